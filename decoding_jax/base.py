@@ -51,7 +51,7 @@ class LanguageModel(Protocol):
 
     A model is a pytree (weights are leaves, settings are static). ``keep``, ``select``,
     ``project``, ``with_features``, ``shared_keys`` and ``widens`` are optional: see the protocols
-    named ``Supports...``, and ``loop.Steps.widens``.
+    named ``Supports...``, and ``loop.Strategy.widens``.
 
     Attributes:
       vocab_size: V.

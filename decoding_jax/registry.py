@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
 
-from decoding_jax import strategies, suggestions
+from decoding_jax import fields, strategies, suggestions
 from decoding_jax.base import DecodeOutput
-from decoding_jax.loop import Strategy, as_function, forms, strategy_of
+from decoding_jax.loop import Strategy, as_function, forms
 
 F = TypeVar("F", bound=Callable[..., DecodeOutput])
 
@@ -67,11 +67,15 @@ def register(strategy: F | type[Strategy]) -> F:
 
     Returns:
       The compiled function. The model is an argument of its program.
+
+    Raises:
+      ValueError: for anything else.
     """
-    made = strategy_of(strategy)
+    made: Any = strategy if isinstance(strategy, type) else getattr(strategy, "strategy", None)
+    if made is None:
+        raise fields.error("strategy", "a subclass of loop.Strategy, or its function", strategy)
     compiled = as_function(made, compiled=True)
-    name = getattr(strategy, "__name__", "") if made is not strategy else compiled.__name__
-    compiled.__name__ = compiled.__qualname__ = name
+    name = compiled.__name__
     names = inspect.signature(compiled).parameters
     suggestions.SETTINGS_OF[name] = tuple(names)
     STRATEGIES[name] = Entry(compiled, made, made.draws, "drafter" in names)

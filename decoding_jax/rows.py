@@ -25,10 +25,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
-import typing
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,60 +35,25 @@ import numpy as np
 from decoding_jax import fields
 
 Array = jax.Array
-T = TypeVar("T")
 
 _METADATA = "shared_axes"
 _UNDECLARED = object()
 _ARRAYS = (jax.Array, np.ndarray, np.generic, bool, int, float)
 
 
-@dataclasses.dataclass(frozen=True)
-class SharedAxes:
-    """Marks a strategy's argument in its annotation, as ``shared_axes`` does a field.
-
-    Attributes:
-      axes: as ``shared_axes``: the number of axes of a value that serves all rows, None, a tree of
-        such numbers, or a function of the value.
-    """
-
-    axes: Any
-
-
-PerRow = Annotated[T, SharedAxes(0)]
-"""Marks an argument that is a number, or an array ``[B]`` of one number for each row.
-
-Only arguments that are themselves arrays need it: transforms and other classes of settings declare
-their fields.
-"""
-
-
-def row_arguments(strategy: Callable[..., Any]) -> dict[str, Any]:
-    """Returns the arguments that a strategy's annotations mark, with their ``SharedAxes.axes``.
+def row_arguments(strategy: type) -> dict[str, Any]:
+    """The ``shared_axes`` of each setting of a strategy that declares them.
 
     Args:
-      strategy: any function, or a ``functools.partial`` of one.
+      strategy: its class.
 
     Example:
-      >>> def search(model, prompt, *, gamma: PerRow[float]): ...
-      >>> row_arguments(functools.partial(search, gamma=[0.1, 0.2]))
-      {'gamma': 0}
+      >>> from decoding_jax import BestKSearch
+      >>> row_arguments(BestKSearch)["gamma"]
+      0
     """
-    while isinstance(strategy, functools.partial):
-        strategy = strategy.func
-    build = getattr(strategy, "strategy", strategy)
-    if dataclasses.is_dataclass(build):
-        declared = {field.name: field.metadata for field in dataclasses.fields(build)}
-        return {name: data[_METADATA] for name, data in declared.items() if _METADATA in data}
-    try:
-        hints = typing.get_type_hints(build, include_extras=True)
-    except (NameError, TypeError):  # Names for type checkers only, or no function at all.
-        return {}
-    return {
-        name: mark.axes
-        for name, hint in hints.items()
-        for mark in getattr(hint, "__metadata__", ())
-        if isinstance(mark, SharedAxes)
-    }
+    declared = {field.name: field.metadata for field in dataclasses.fields(strategy)}
+    return {name: data[_METADATA] for name, data in declared.items() if _METADATA in data}
 
 
 def take_rows(

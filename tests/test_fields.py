@@ -20,7 +20,6 @@ from decoding_jax import (
     fields,
     loop,
     registry,
-    rows,
     transforms,
 )
 from decoding_jax.rows import take_rows
@@ -117,56 +116,14 @@ def test_an_object_is_streamed_and_run_inside_of_jit():
         next(loop.stream(made, MODEL, PROMPT, max_new_tokens=3))
 
 
-@pytest.mark.exhaustive
-def test_a_strategy_of_a_function_that_builds_steps_still_works(monkeypatch):
-    """The earlier way, with one warning."""
+def test_a_function_of_ones_own_is_not_run_in_steps():
+    def once(model, prompt, **settings):
+        raise AssertionError
 
-    def built(
-        *, count: loop.Static[int], warmth: rows.PerRow[float], max_new_tokens: int, stop=None
-    ):
-        made = Sample(num_samples=count, max_new_tokens=max_new_tokens, stop=stop)
-        made = dataclasses.replace(made, transform=transforms.temperature(warmth))
-        return loop.Steps(made.init, made.step, made.done, made.finalize, made.row_done)
-
-    built.__annotations__["max_new_tokens"] = loop.Static[int]
-    with pytest.warns(DeprecationWarning, match=r"^built: expected a subclass of "):
-        function = loop.sampler(built)
-    monkeypatch.setattr(registry, "STRATEGIES", dict(registry.STRATEGIES))
-    compiled = registry.register(function)
-    settings = {"max_new_tokens": 3, "warmth": np.float32([0.5, 2.0])}
-    transform = transforms.temperature([0.5, 2.0])
-    want = decoding_jax.sample(
-        MODEL, PROMPT, KEY, num_samples=2, max_new_tokens=3, transform=transform
-    )
-    for run in (function, compiled):
-        assert same_bits(run(MODEL, PROMPT, KEY, count=2, **settings), want)
-    *_, last = loop.stream(function, MODEL, PROMPT, KEY, count=2, **settings)
-    assert same_bits(last, want)
-    assert rows.row_arguments(function) == {"warmth": 0}
-    with pytest.raises(ValueError, match=r"^counts: built expected count=2 instead, got 2$"):
-        compiled(MODEL, PROMPT, KEY, counts=2, **settings)
-
-
-def test_a_function_that_builds_steps_ignores_no_setting():
-    """A builder without ``stop`` or ``transform`` refuses them, at each way in."""
-
-    def short(*, max_new_tokens: int, banned=[]):  # noqa: B006
-        made = Greedy(max_new_tokens=max_new_tokens)
-        return loop.Steps(made.init, made.step, made.done, made.finalize, made.row_done)
-
-    short.__annotations__["max_new_tokens"] = loop.Static[int]
-    with pytest.warns(DeprecationWarning, match=r"^short: expected a subclass of "):
-        function = loop.search(short)
-    want = decoding_jax.greedy(MODEL, PROMPT, max_new_tokens=2)
-    assert same_bits(function(MODEL, PROMPT, max_new_tokens=2), want)
-    for setting in ({"stop": decoding_jax.Stop(eos_ids=1)}, {"transform": transforms.top_k(1)}):
-        (name,) = setting
-        with pytest.raises(ValueError, match=f"^{name}: short expected"):
-            function(MODEL, PROMPT, max_new_tokens=2, **setting)
-        with pytest.raises(ValueError, match=f"^{name}: short expected"):
-            next(loop.stream(function, MODEL, PROMPT, max_new_tokens=2, **setting))
-        with pytest.raises(ValueError, match=f"^{name}: expected none, which short does not take"):
-            function.strategy(max_new_tokens=2, **setting)
+    with pytest.raises(ValueError, match=r"^strategy: expected .*, got one with once, which runs"):
+        next(loop.stream(once, MODEL, PROMPT))
+    with pytest.raises(ValueError, match=r"^strategy: expected a subclass of loop\.Strategy, or "):
+        registry.register(once)
 
 
 def test_the_settings_of_a_partial_are_streamed():

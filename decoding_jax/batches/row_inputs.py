@@ -130,8 +130,8 @@ class RowInputMaker:
         A function gets all others as they are, so that it may read them while it is traced.
         """
         if isinstance(made, forms.Function):
-            self._declared = rows.row_arguments(made.function)
-            of_inputs = {n: made.settings[n] for n in rows.with_rows(made.settings, self._declared)}
+            self._declared = {}
+            of_inputs = {name: made.settings[name] for name in rows.with_rows(made.settings)}
             shared = {n: value for n, value in made.settings.items() if n not in of_inputs}
             made = dataclasses.replace(made, function=functools.partial(made.function, **shared))
         else:

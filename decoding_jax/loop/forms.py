@@ -21,7 +21,6 @@ import numpy as np
 
 from decoding_jax import fields, suggestions, transforms
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop, Transform
-from decoding_jax.loop.builders import built
 from decoding_jax.loop.strategy import Strategy, expected_of, settings_of, values_of
 from decoding_jax.pytrees import pytree
 
@@ -86,7 +85,6 @@ def as_strategy(
     elsewhere: Collection[str] = (),
     offered: Mapping[str, Any] = _NOTHING,
     also: Iterable[str] = (),
-    steps: bool | None = None,
 ) -> Strategy | Function:
     """Makes a strategy with its settings of any form in which one is given.
 
@@ -100,7 +98,6 @@ def as_strategy(
       elsewhere: settings of a function that the caller adds to the result, if they are missing.
       offered: settings that a function gets if it takes them and has none, such as a tokenizer.
       also: names that a message may suggest, since the caller takes them.
-      steps: whether a function that builds ``Steps`` draws; None for a caller that takes none.
 
     Raises:
       ValueError: in one line, for an unknown name or another type; for a setting that is missing,
@@ -128,8 +125,6 @@ def as_strategy(
         drafter = bound.pop("drafter")
     joined = _joined(getattr(function, "__name__", "the function"), bound, settings)
     of_function = getattr(function, "strategy", None)
-    if of_function is None and steps is not None:
-        of_function = built(function, draws=steps)
     if of_function is not None:
         missing = {n: x for n, x in offered.items() if joined.get(n) is None}
         taken = {n: x for n, x in missing.items() if n in of_function.__dataclass_fields__}
@@ -140,6 +135,19 @@ def as_strategy(
     taken = {n: x for n, x in offered.items() if joined.get(n) is None and takes(made, n)}
     of_constraint = _constrained(lambda name: takes(made, name), joined, constraint, given)
     return replaced(made, **taken, **of_constraint)
+
+
+def check_in_steps(argument: str, strategy: Strategy | Function) -> None:
+    """Checks that a strategy can be run a few steps at a time.
+
+    Raises:
+      ValueError: for a function of a caller's own.
+    """
+    if isinstance(strategy, Function):
+        raise ValueError(
+            f"{argument}: expected a strategy by name, an object, or a function that "
+            f"loop.as_function makes, got one with {name_of(strategy)}, which runs to its end"
+        )
 
 
 def name_of(strategy: Strategy | Function) -> str:

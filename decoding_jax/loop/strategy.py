@@ -263,8 +263,7 @@ def positional(strategy: type[Strategy]) -> tuple[str, ...]:
 
 def settings_of(strategy: type[Strategy]) -> list[dataclasses.Field]:
     """The fields that a strategy is made of: its own, then those that all strategies have."""
-    names = getattr(strategy, "setting_names", strategy.__dataclass_fields__)
-    settings = [f for f in dataclasses.fields(strategy) if f.init and f.name in names]
+    settings = [f for f in dataclasses.fields(strategy) if f.init]
     return sorted(settings, key=lambda f: f.name in Strategy.__dataclass_fields__)
 
 

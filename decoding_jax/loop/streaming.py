@@ -12,7 +12,7 @@ from jax import lax
 from decoding_jax import fields
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
 from decoding_jax.loop import inputs
-from decoding_jax.loop.forms import as_strategy
+from decoding_jax.loop.forms import as_strategy, check_in_steps
 from decoding_jax.loop.strategy import Strategy, cached_by_class, checked
 from decoding_jax.ops.jit import jit
 from decoding_jax.sharding.meshes import over_rows
@@ -97,7 +97,7 @@ def stream(
       **settings: the settings of the strategy, including the drafter if it takes one.
 
     Raises:
-      ValueError: for a chunk below 1.
+      ValueError: for a chunk below 1, and for a function of a caller's own, which runs to its end.
     """
     for so_far in stream_progress(strategy, model, prompt, key, chunk=chunk, **settings):
         yield so_far.output
@@ -121,7 +121,8 @@ def stream_progress(
     if not callable(chunk):
         fields.as_count("chunk", chunk)
     drafter = settings.pop("drafter", None)
-    made: Any = as_strategy(strategy, settings, drafter=drafter, steps=True)
+    made: Any = as_strategy(strategy, settings, drafter=drafter)
+    check_in_steps("strategy", made)
     model, prompt, key = checked(made, model, prompt, key)
     begin, step = programs_of(type(made))
     state, so_far = begin(made, model, prompt, key)

@@ -280,7 +280,7 @@ def parse(
     """The call of a strategy in any of its forms, and of the settings beside it.
 
     Args:
-      caller: ``"generate"`` or ``"stream"``; the function of a stream may build ``Steps``.
+      caller: ``"generate"`` or ``"stream"``, which runs a few steps at a time.
       model, strategy, key, drafter, stop_strings, max_time: as for ``generate``.
       settings: the settings, with ``max_new_tokens`` and ``stop``.
 
@@ -288,12 +288,11 @@ def parse(
       ValueError: as ``batches.parse``.
     """
     also = [*_NOT_OF_BOTH[caller], *(p.name for p in _NAMED if p.kind is p.KEYWORD_ONLY)]
-    steps = key is not None if caller == "stream" else None
     if settings["max_new_tokens"] is not None:
         check_max_new_tokens("max_new_tokens", settings["max_new_tokens"])
-    call = batches.parse(
-        model, strategy, settings, key=key, drafter=drafter, also=also, steps=steps
-    )
+    call = batches.parse(model, strategy, settings, key=key, drafter=drafter, also=also)
+    if caller == "stream":
+        forms.check_in_steps("strategy", call.strategy)
     stop = with_strings(forms.value_of(call.strategy, "stop"), stop_strings)
     named = limits.named_length(forms.value_of(call.strategy, "max_new_tokens"), stop)
     return dataclasses.replace(

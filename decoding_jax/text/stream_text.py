@@ -48,7 +48,7 @@ def stream_text(
       chunk: the number of new tokens that are decoded at a time. With None, they are as many as
         take less than 50 ms, measured as they are decoded, so that a small model is not slowed down
         by reporting each token: the pieces then depend on the time, but not the text.
-      strategy: as for ``generate``, or a function that returns ``loop.Steps``.
+      strategy: as for ``generate``, but no function of your own, which runs to its end.
       with_scores: as for ``generate``: whether the completions of ``output`` have ``scores``.
       **arguments: the other arguments and settings, as for ``generate``.
 

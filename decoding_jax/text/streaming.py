@@ -48,7 +48,7 @@ def stream(
     Args:
       model, tokenizer, texts: as for ``generate``. The texts are decoded as one batch.
       chunk: the number of new tokens between two items.
-      strategy: as for ``generate``, or a function that returns ``loop.Steps``.
+      strategy: as for ``generate``, but no function of your own, which runs to its end.
       with_scores: as for ``generate``. Tokens are scored before every item, but only those that
         have changed since the last one.
       **arguments: the other arguments and settings, as for ``generate``.
@@ -201,11 +201,7 @@ def run_until(clock: Clock, rows: RowCall) -> DecodeOutput:
     Raises:
       ValueError: for a function of a caller's own, which cannot be interrupted.
     """
-    if not isinstance(rows.strategy, loop.Strategy):
-        raise ValueError(
-            "max_time: expected a strategy by name, an object, or a function that loop.as_function "
-            f"makes, got one with {forms.name_of(rows.strategy)}, which runs to its end"
-        )
+    forms.check_in_steps("max_time", rows.strategy)
     for so_far, last in clock.progress(rows):
         if last:
             output = so_far.output

@@ -145,7 +145,7 @@ def test_values_for_all_texts_are_unchanged():
     ],
 )
 def test_another_number_of_values_than_texts_is_refused_by_name(given, words):
-    arguments = rows.row_arguments(decoding_jax.best_k_search)
+    arguments = rows.row_arguments(decoding_jax.BestKSearch)
     with pytest.raises(ValueError, match=words):
         rows.take_rows(given, [0], COUNT, arguments)
 
@@ -161,12 +161,6 @@ def test_your_own_class_declares_its_row_axes():
     taken = rows.take_rows({"transform": Scaled(each(1, 2, 3, 4, 5), table)}, [4, 1], COUNT)
     assert taken["transform"].factor.tolist() == [5, 2]
     assert taken["transform"].table is table
-
-    def search(model, prompt, *, gain: rows.PerRow[float], **settings): ...
-
-    marked = rows.row_arguments(functools.partial(search, gain=[1, 2]))
-    taken = rows.take_rows({"gain": [1, 2]}, [1, 1, 0], 2, marked)
-    assert taken["gain"].tolist() == [2, 2, 1]
 
 
 def test_a_strategy_is_given_the_values_of_its_texts():
@@ -232,7 +226,7 @@ def test_batches_give_what_each_text_gives_by_itself(case):
     run = functools.partial(decoding_jax.generate, TABLE, TOKENIZER, **fixed)
     got = run(TEXTS, key=keys if entry.draws else None, **settings)
     for i, text in enumerate(TEXTS):
-        alone = rows.take_rows(settings, [i, i], COUNT, rows.row_arguments(entry.function))
+        alone = rows.take_rows(settings, [i, i], COUNT, rows.row_arguments(entry.strategy))
         pair = run([text, text], key=keys[np.array([i, i])] if entry.draws else None, **alone)
         for want in pair:
             assert [c.tokens for c in got[i]] == [c.tokens for c in want]

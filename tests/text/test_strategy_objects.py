@@ -156,33 +156,6 @@ def test_an_object_of_ones_own_class():
         assert decoded(decoding_jax.stream, strategy=strategy, **given) == want
 
 
-def parts(strategy):
-    names = ("init", "step", "done", "finalize", "row_done", "settled")
-    return loop.Steps(*(getattr(strategy, name) for name in names))
-
-
-def build_greedy(*, max_new_tokens: loop.Static[int], stop=None):
-    return parts(Greedy(max_new_tokens=max_new_tokens, stop=stop))
-
-
-def build_sample(*, max_new_tokens: loop.Static[int], stop=None):
-    return parts(decoding_jax.Sample(max_new_tokens=max_new_tokens, stop=stop))
-
-
-@pytest.mark.exhaustive
-def test_functions_of_the_earlier_decorators():
-    with pytest.warns(DeprecationWarning, match="which the next release does not take"):
-        search = loop.search(build_greedy)
-    with pytest.warns(DeprecationWarning, match="which the next release does not take"):
-        sampler = loop.sampler(build_sample)
-    for name, function in (("greedy", search), ("sample", sampler)):
-        given = {"max_new_tokens": 5, **key_of(name)}
-        want = decoded(decoding_jax.generate, strategy=name, **given)
-        for call in (decoding_jax.generate, decoding_jax.stream):
-            got = decoded(call, strategy=function, **given)
-            assert [[c[:2] for c in row] for row in got] == [[c[:2] for c in row] for row in want]
-
-
 @pytest.mark.parametrize("name", tiers.values(*SHOWN, exhaustive=MORE, release=OTHERS))
 def test_what_stands_beside_a_strategy_fills_its_empty_fields(name):
     """Objects and partials of all forms make the call of a name with all settings."""

@@ -44,7 +44,7 @@ class Drafter(Protocol):
     the drafted token from it. A drafter that uses the inputs of an encoder-decoder also has
     ``bind``; see ``SupportsBind``. It may also have ``greedy`` and ``min_confidence`` (see
     ``ModelDrafter``), ``one_call`` (True if ``begin`` does all the work of a block) and ``widens``
-    (see ``loop.Steps``). A guesser may have ``bind`` and ``widens``.
+    (see ``loop.Strategy``). A guesser may have ``bind`` and ``widens``.
     """
 
     @property
