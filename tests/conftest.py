@@ -75,6 +75,14 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         config.option.dist = "worksteal"
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves what is exhaustive of an exhaustive test to releases; see CONTRIBUTING.md."""
+    for item in items:
+        if len(list(item.iter_markers("exhaustive"))) > 1:
+            item.add_marker("release")
+
+
 def pytest_collection_finish() -> None:
     """Spares the garbage collector what lives to the end: modules and the collected tests."""
     gc.collect()

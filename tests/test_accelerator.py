@@ -86,6 +86,7 @@ def test_settings_are_listed_once(capsys):
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name", [NAMES[0], *(pytest.param(n, marks=pytest.mark.exhaustive) for n in NAMES[1:])]
 )
@@ -117,6 +118,7 @@ def test_what_does_not_fit_is_said_in_a_line():
     assert attempt(fails) == {"error": "does not fit in the memory of the device"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "weights"), [("1B", 2.47e9), ("8B", 15.01e9)])
 def test_bytes_and_operations(name, weights):
     config = models.CONFIGS[name]
@@ -134,6 +136,7 @@ def test_bytes_and_operations(name, weights):
     assert models.prefill_operations(config, 3, 1000) == pytest.approx(expected, rel=0.08)
 
 
+@pytest.mark.exhaustive
 def test_bytes_of_narrow_weights():
     """Those of 8 bits take a byte each, and their scales 4 bytes a column."""
     sizes = {

@@ -77,6 +77,7 @@ def test_an_error_names_the_setting_of_the_strategy_and_what_it_takes(settings, 
         tempered(MODEL, PROMPT, KEY, **{"max_new_tokens": 3, **settings})
 
 
+@pytest.mark.exhaustive
 def test_values_of_their_own_meaning_are_taken():
     made = Tempered(max_new_tokens=3, gamma=2.0, k=1.5, points=3)
     warm = made(MODEL, PROMPT, KEY)
@@ -85,6 +86,7 @@ def test_values_of_their_own_meaning_are_taken():
     assert same_bits(warm.tokens, want.tokens)
 
 
+@pytest.mark.exhaustive
 def test_a_strategy_is_a_pytree_whose_numbers_do_not_retrace():
     made = Tempered(max_new_tokens=2, gamma=1.0)
     made(MODEL, PROMPT, KEY)
@@ -106,6 +108,7 @@ def test_rows_of_a_strategy_are_taken_as_those_of_a_transform():
     assert taken.width == 3
 
 
+@pytest.mark.exhaustive
 def test_an_object_is_streamed_and_run_inside_of_jit():
     made = Greedy(max_new_tokens=4)
     want = decoding_jax.greedy(MODEL, PROMPT, max_new_tokens=4)

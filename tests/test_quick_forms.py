@@ -48,6 +48,7 @@ def forms(names):
     )
 
 
+@pytest.mark.release
 @forms(FORMS)
 def test_an_experiment(name, tmp_path, capsys):
     packages("matplotlib", "sacrebleu", "rouge_score")
@@ -59,6 +60,7 @@ def test_an_experiment(name, tmp_path, capsys):
     assert len(capsys.readouterr().out.splitlines()) > 2
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     "name",
     tiers.values(exhaustive=["verification_bounds"], release=["drafts_compared", "wide_tries"]),
@@ -68,7 +70,7 @@ def test_an_experiment_that_prints_a_table(name, capsys):
     assert 5 <= len(capsys.readouterr().out.splitlines()) <= 9
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_the_evaluation_of_a_model(capsys):
     packages("sacrebleu")
     importlib.import_module("experiments.evaluate_translation").main(["--quick"])
@@ -92,7 +94,7 @@ def test_the_training_of_a_model(tmp_path):
     assert tokenizer.encode("I see it")
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_the_training_of_a_model_of_code(tmp_path, capsys):
     """It stops after its last step, continues there, and the exported model is the trained one."""
     for i in range(8):
@@ -112,6 +114,7 @@ def test_the_training_of_a_model_of_code(tmp_path, capsys):
     assert tokenizer.decode(tokenizer.encode("def f(x):\n    ")) == "def f(x):\n    "
 
 
+@pytest.mark.release
 @forms(run.BENCHMARKS)
 def test_a_benchmark(name, tmp_path, capsys):
     packages("matplotlib")

@@ -31,7 +31,7 @@ CONFIG = LlamaConfig(
 PREFIX, STEPS = 6, 3
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize("kind", ["eagle", "mtp"])
 def test_training_sees_what_drafting_sees(kind):
     """The logits after each of three drafted tokens, of a prompt of 6 tokens."""
@@ -66,6 +66,7 @@ def test_training_sees_what_drafting_sees(kind):
     np.testing.assert_allclose(trained, drafted, atol=3e-6)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("kind", tiers.values(exhaustive=["eagle"], release=["mtp"]))
 def test_the_quick_form_goes_on_and_writes_a_head(kind, tmp_path, capsys):
     argv = ["--quick", "--head", kind, "--out", str(tmp_path)]
@@ -80,7 +81,7 @@ def test_the_quick_form_goes_on_and_writes_a_head(kind, tmp_path, capsys):
     assert drafter.vocab_size == model.vocab_size
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_head_for_an_encoder_decoder(tmp_path):
     """The head that two steps train drafts for its target, whose texts stay as they are."""
     sentences = held_out.read()[:64]

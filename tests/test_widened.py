@@ -6,6 +6,7 @@ import decoding_jax
 from experiments import widened
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["python-code-draft-deep", "translation-en-fr-draft"])
 def test_logits_are_those_of_the_small_network(name):
     model, tokenizer = decoding_jax.load(name)
@@ -15,6 +16,7 @@ def test_logits_are_those_of_the_small_network(name):
     assert widened.largest_difference(model, wide, tokenizer, rows=1) < 2e-5
 
 
+@pytest.mark.exhaustive
 def test_a_directory_has_the_model_and_its_tokenizer(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(widened.SHAPES, "124M", widened.Shape(128, 7, 512))
     widened.main(["python-code-draft-deep", "124M", "--out", str(tmp_path)])

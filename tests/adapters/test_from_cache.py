@@ -40,6 +40,7 @@ def adapted(how, table=TABLE):
     return from_cache(step, table, **settings)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "how"),
     tiers.combinations(
@@ -57,6 +58,7 @@ def test_a_strategy_decodes_what_it_does_on_the_table(name, how):
     assert_same(run(name, model, draft), run(name, TABLE, DRAFT))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "how",
     [how if how == "blocks" else pytest.param(how, marks=pytest.mark.exhaustive) for how in STEPS],

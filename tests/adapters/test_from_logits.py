@@ -49,6 +49,7 @@ def test_every_strategy_decodes_what_it_does_on_the_table(name, function):
     assert_same(run(name, model, draft), run(name, TABLE, DRAFT))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "function",
     [pytest.param(f, marks=pytest.mark.exhaustive) if f == "every token" else f for f in FUNCTIONS],
@@ -58,6 +59,7 @@ def test_the_model_keeps_the_protocol_to_the_bit(function):
     assert {"check_tree", "check_keep", "check_select", "check_ragged"} <= set(names)
 
 
+@pytest.mark.exhaustive
 def test_contrastive_search_compares_the_hidden_states_of_the_function():
     got = run("contrastive_search", from_logits(with_states, hidden=True), DRAFT)
     assert_same(got, run("contrastive_search", TABLE, DRAFT))
@@ -143,6 +145,7 @@ def test_paths_are_no_wider_than_max_positions():
     assert_same(got, run("beam_search", TABLE, None))
 
 
+@pytest.mark.exhaustive
 def test_tokens_that_are_none_never_reach_the_function():
     """Padding and slots that no path names may hold any number."""
     junk = np.array([[1, 2, -1, 2**31 - 1]], np.int32)

@@ -240,6 +240,7 @@ def test_a_missing_environment_is_said(tmp_path, capsys):
     assert "no environment" in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 def test_the_page_shows_the_committed_file(tmp_path):
     committed = json.loads((ROOT / "docs" / "audit.json").read_text())
     assert set(committed) == set(environments.ENVIRONMENTS)

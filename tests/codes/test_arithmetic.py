@@ -118,6 +118,7 @@ def tree(table: np.ndarray, num_samples: int) -> list[Interval]:
     return result
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "num_samples", [*(pytest.param(n, marks=pytest.mark.exhaustive) for n in (1, 8)), 50]
 )
@@ -177,6 +178,7 @@ def test_marginals_are_exact_by_the_measure_of_the_codes(num_samples) -> None:
         assert sum(n.width for n in inside) == parent.width
 
 
+@pytest.mark.exhaustive
 def test_samples_follow_the_reference_token_by_token() -> None:
     # The whole decode in Python's integers: carried tokens from the code, later ones from the bits
     # of row, lane and position. The points are evenly spread (lattice) and random (iid).
@@ -240,6 +242,7 @@ def test_uniform_text_stays_uniform_and_samples_distinct_for_2000_tokens() -> No
         assert len({tuple(sample) for sample in tokens[start : start + 8].T}) == num_samples
 
 
+@pytest.mark.exhaustive
 def test_steps_with_one_or_no_allowed_token_leave_the_code_unchanged() -> None:
     shape = (ROWS, 8, V)
     choose = jax.jit(codes.choose)

@@ -81,6 +81,7 @@ def test_distribution_is_whole_exact_and_within_1e_6_of_the_softmax(size) -> Non
         assert np.abs(p[:size] - exact).sum() / 2 <= 1e-6, name
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("size", SIZES)
 def test_draw_gives_each_token_exactly_its_share_of_the_bits(size) -> None:
     # The bits that draw a token are an interval of 2**64 / 2**62 times its mass. Both ends of the
@@ -102,6 +103,7 @@ def test_draw_gives_each_token_exactly_its_share_of_the_bits(size) -> None:
             assert tokens[: len(expected)].tolist() == expected, name
 
 
+@pytest.mark.exhaustive
 def test_invert_cuts_an_interval_at_the_floors_of_the_exact_boundaries() -> None:
     # Both levels compared with Python's integers, for widths from 2**64 down to one point.
     rng = np.random.default_rng(3)
@@ -127,6 +129,7 @@ def test_invert_cuts_an_interval_at_the_floors_of_the_exact_boundaries() -> None
         assert (offset[i], last[i]) == (left, width - 1)
 
 
+@pytest.mark.exhaustive
 def test_a_token_with_all_the_mass_leaves_the_code_unchanged() -> None:
     rng = np.random.default_rng(0)
     code = rng.integers(0, 2**32, (50, 2), dtype=np.uint32)
@@ -140,6 +143,7 @@ def test_a_token_with_all_the_mass_leaves_the_code_unchanged() -> None:
         np.testing.assert_array_equal(last_left, last)
 
 
+@pytest.mark.exhaustive
 def test_logits_that_are_not_finite_have_a_distribution() -> None:
     nan, inf = np.nan, np.inf
     large = float(np.finfo(np.float32).max)
@@ -163,6 +167,7 @@ def test_logits_that_are_not_finite_have_a_distribution() -> None:
     assert draw(logits, bits * 0).tolist() == [0, 0, 1, 0, 0, 0]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "size",
     tiers.values(97, exhaustive=[256], release=[8_000]),
@@ -201,6 +206,7 @@ def test_a_draw_of_known_sums_is_the_draw(size) -> None:
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_narrow_floats_give_the_distribution_of_the_same_numbers_in_float32(dtype) -> None:
     logits = jnp.asarray(np.random.default_rng(0).normal(size=97) * 3, dtype)

@@ -89,6 +89,7 @@ def test_stratified_counts_are_off_by_less_than_two(num_samples) -> None:
             assert abs(count(x, a, b) - Fraction(num_samples * (b - a), 2**64)) < 2
 
 
+@pytest.mark.exhaustive
 def test_stratified_points_are_uniform_in_their_cells() -> None:
     # The gap between the two points has a triangular distribution over (0, 2) cells: 4,000 rows,
     # Kolmogorov-Smirnov at level 1e-3.

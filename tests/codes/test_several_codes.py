@@ -83,6 +83,7 @@ def test_every_sample_has_every_text_as_often_as_it_is_probable(order):
         assert (counts <= np.ceil(expected)).all()
 
 
+@pytest.mark.exhaustive
 def test_the_first_tokens_are_the_most_probable_and_the_others_follow_by_id():
     rng = np.random.default_rng(0)
     logits = rng.integers(-3, 3, (20, 100)).astype(np.float32)  # Ties at the end of the first ones.

@@ -22,6 +22,7 @@ SETTINGS = {"max_new_tokens": 6, "stop": Stop(eos_ids=(4,))}
 ROWS = 1_500
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", tiers.values("conditional_sample", exhaustive=["smc_sample"]))
 def test_texts_of_a_pattern_follow_the_conditional(name):
     """1,500 rows, chi-square at level 0.001; for particles, the mean weights within 0.03."""
@@ -55,7 +56,7 @@ def test_texts_of_a_pattern_follow_the_conditional(name):
         assert np.abs(probs - prob).sum() / 2 < 0.03
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_pattern_of_the_shell_is_the_language(monkeypatch, capsys):
     monkeypatch.setattr(command, "load", lambda *args, **kwargs: (MODEL, TOKENIZER))
     seen = {}
@@ -75,7 +76,7 @@ def test_a_pattern_of_the_shell_is_the_language(monkeypatch, capsys):
             assert re.fullmatch("a|ab", line.split()[-1])
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_the_shell_says_that_max_texts_did_not_suffice(monkeypatch, capsys):
     monkeypatch.setattr(command, "load", lambda *args, **kwargs: (MODEL, TOKENIZER))
     argv = ["ab", "--strategy", "arithmetic_sample", "--max_new_tokens", "6", "--regex", "a|ab"]

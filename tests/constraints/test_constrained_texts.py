@@ -105,6 +105,7 @@ STRATEGIES = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name",
     [
@@ -133,6 +134,7 @@ def test_every_strategy_keeps_to_the_language(name):
     assert np.asarray(output.finished)[exists].any()
 
 
+@pytest.mark.exhaustive
 def test_a_constraint_for_each_row_and_no_second_compilation():
     other = constraints.choice(["é", "ba", "bbb"], TOKENIZER)
     program = jax.jit(
@@ -201,7 +203,7 @@ def test_finished_texts_are_valid(network, count):
     assert len(finished) > len(names) / 4
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_first_words_of_translations_have_no_space():
     """The text of an encoder-decoder begins; that of a decoder continues its prompt."""
     model, tokenizer = decoding_jax.load("translation-en-fr-draft")
@@ -225,7 +227,7 @@ def test_first_words_of_translations_have_no_space():
         assert text.text == strict
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_stream_gives_what_generate_gives_and_marks_a_cut():
     model, tokenizer = networks()["random"]
     settings = {"transform": constraints.json_schema(PERSON, tokenizer), "strategy": "sample"}
@@ -309,7 +311,7 @@ def test_a_constraint_fits_a_tokenizer_with_the_same_texts_and_a_larger_table():
         check_constraint("transform", made, silent, 11)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_the_batch_job_reads_a_schema(tmp_path):
     (tmp_path / "person.json").write_text(json.dumps(PERSON))
     found = job(json_schema=str(tmp_path / "person.json"))
@@ -345,7 +347,7 @@ def test_a_class_of_pydantic_is_the_schema_of_a_job():
     assert options.json_schema == Person.model_json_schema()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_the_batch_job_takes_a_dict_or_a_pattern(tmp_path):
     (tmp_path / "person.json").write_text(json.dumps(PERSON))
     assert job(json_schema=PERSON) == job(json_schema=str(tmp_path / "person.json"))
@@ -370,7 +372,7 @@ def test_the_shell_takes_a_schema(shell, capsys):
     assert command.main(["x", "--regex", "a", "--json_schema", shell]) == 2
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_the_shell_takes_a_pattern(shell, capsys):
     argv = ["x", "--strategy", "sample", "--top_k", "3", "--regex", "[0-9]{2}"]
     assert command.main(argv) == 0
@@ -408,6 +410,7 @@ SWITCH = {"type": "boolean"}
 SUMS = 'start: part (("+" | "-") part)*\npart: /[0-9]/ | "(" start ")"\n'
 
 
+@pytest.mark.exhaustive
 def test_inputs_have_schemas_of_their_own(tmp_path):
     """Records do not depend on the schemas of others; the schema of an input wins over the job's.
 
@@ -452,7 +455,7 @@ def test_inputs_have_schemas_of_their_own(tmp_path):
     assert len(traced) == count
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_the_shell_and_the_job_read_a_grammar(shell, capsys, tmp_path):
     (tmp_path / "sums.lark").write_text(SUMS)
     (tmp_path / "tree.json").write_text(json.dumps(TREE))

@@ -103,6 +103,7 @@ def check_equal(stacked, unrolled, tokenizer, *, begun, walks=256, length=40):
 DEFAULT = ("schema: any value", "grammar: two that nest")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "case",
     tiers.values(*DEFAULT, exhaustive=[case for case in CASES if case not in DEFAULT]),
@@ -115,7 +116,7 @@ def test_texts_are_those_that_are_unrolled(monkeypatch, case):
         check_equal(*pair, tokenizer, begun=True)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize("kind", ["bytes", "byte-level", "byte fallback", "python-code"])
 def test_texts_are_those_that_are_unrolled_for_tokenizers(monkeypatch, kind):
     """One drops a space before the first word."""
@@ -127,6 +128,7 @@ def test_texts_are_those_that_are_unrolled_for_tokenizers(monkeypatch, kind):
             check_equal(*pair, tokenizer, begun=begun)
 
 
+@pytest.mark.exhaustive
 def test_all_short_texts_are_those_of_the_depth(monkeypatch):
     """By a schema and by a grammar, without an automaton beside them."""
     tokenizer = Pieces(["[", "]", ",", "1", " ", "[[", "]]", "],[", ",1]"])
@@ -215,6 +217,7 @@ PROMPT = Prompt(jnp.array([[1, 2, 3], [4, 0, 0], [2, 2, 0]], jnp.int32), jnp.arr
 SETTINGS = {"max_new_tokens": 7, "stop": Stop(eos_ids=(7,))}
 
 
+@pytest.mark.exhaustive
 def test_rows_have_constraints_of_all_kinds(monkeypatch):
     """A pattern and two stacks in one call: each row is as alone, and nothing is compiled again."""
     nest, _ = both(monkeypatch, "grammar", NEST, SMALL, 3)
@@ -299,7 +302,7 @@ def test_texts_without_an_end_within_the_depth_are_one_line(monkeypatch):
         constraints.json_schema(schema, Pieces(BYTES), max_depth=3)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_texts_of_a_network_are_valid(monkeypatch):
     """64 texts of each nested schema, through ``generate``, by a stack."""
     monkeypatch.setattr(made, "_MOST_UNROLLED", 0)

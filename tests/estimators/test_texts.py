@@ -18,6 +18,7 @@ def test_distinct_n_divides_distinct_ngrams_by_words():
         diversity.distinct_n(texts, 0)
 
 
+@pytest.mark.exhaustive
 def test_rouge_takes_the_best_reference_and_keeps_accents():
     # Longest common subsequence 2 of 3 words and 4: precision 2/3, recall 1/2.
     assert quality.rouge("un chat noir", ["un petit chat gris"]) == pytest.approx(100 * 4 / 7)

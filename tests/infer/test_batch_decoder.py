@@ -48,6 +48,7 @@ def test_a_batch_is_decoded_as_in_the_job():
         assert list(made) == [expected[i] for i in index]
 
 
+@pytest.mark.exhaustive
 def test_outputs_have_the_figures_that_the_job_gives():
     wanted = {"with_num_tokens": True, "with_token_log_probs": True, "with_top_tokens": 2}
     expected = []
@@ -109,6 +110,7 @@ def test_a_table_of_arrow_has_columns_of_one_type():
     assert joined["outputs"].to_pylist()[:2] == list(of_arrays["outputs"])
 
 
+@pytest.mark.exhaustive
 def test_a_blank_text_of_an_encoder_decoder_is_a_fault():
     """As in the job, though the tokenizer adds an end token to it; nothing is decoded."""
     greedy = functools.partial(decoding_jax.greedy, max_new_tokens=2)

@@ -15,6 +15,7 @@ from decoding_jax.infer.command import main
 from decoding_jax.text import embedded
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("strategy", tiers.values("greedy", exhaustive=["arithmetic_sample"]))
 def test_a_job_by_the_names_of_its_files(command, capsys, strategy):
     files = ["runs/infer.gin", "models/directory.gin", f"strategies/{strategy}.gin"]
@@ -32,7 +33,7 @@ def test_a_job_by_the_names_of_its_files(command, capsys, strategy):
     )
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_weights_of_8_bits_by_the_names_of_its_files(command):
     files = ["runs/infer.gin", "models/directory.gin", "strategies/greedy.gin"]
     assert command(files=files, WEIGHTS="int8") == 0
@@ -64,7 +65,7 @@ def test_a_job_of_faulty_inputs_fails(command, capsys, monkeypatch, tmp_path):
     assert (summary["faulty"], summary["faults"]) == (3, {"empty": 2, "too long": 1})
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_phrases_are_strings_or_tokens(command):
     """Strings are encoded by the model's own tokenizer, in which token i is byte i - 3."""
     files = [INFER[0], "strategies/constrained_beam_search.gin", INFER[2]]
@@ -79,7 +80,7 @@ def test_phrases_are_strings_or_tokens(command):
         assert "c" in output["text"] or "d" in output["text"]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_drafter_by_the_names_of_its_files(command, byte_t5):
     """The model is its own drafter, which is recorded in the job's directory."""
     files = ["runs/infer.gin", "models/directory.gin", "strategies/speculative_sample.gin"]
@@ -92,7 +93,7 @@ def test_a_drafter_by_the_names_of_its_files(command, byte_t5):
     assert [[o["text"] for o in json.loads(line)["outputs"]] for line in plain] == drafted
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_transforms_are_set_on_the_command_line(command):
     """If only the most probable token is left, all samples are equal."""
     chain = "--gin.transforms.Chain.transforms=[@transforms.temperature(), @transforms.top_k()]"
@@ -107,7 +108,7 @@ def test_transforms_are_set_on_the_command_line(command):
     )
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_search_by_the_name_of_its_file(command):
     files = ["runs/infer.gin", "models/directory.gin", "strategies/best_k_search.gin"]
     assert command(files=files, BUDGET=8, NUM_RETURN=2, K=3) == 0
@@ -116,6 +117,7 @@ def test_a_search_by_the_name_of_its_file(command):
     assert all(o[0]["score"] >= o[1]["score"] for o in outputs[:2])
 
 
+@pytest.mark.exhaustive
 def test_a_strategy_is_an_object_in_gin(command):
     assert command(files=[INFER[0], "strategies/beam_search.gin", INFER[2]], BEAM_SIZE=2) == 0
     expected = records()

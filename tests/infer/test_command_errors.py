@@ -72,6 +72,7 @@ def test_a_fault_of_the_flags_is_reported_in_one_line(capsys, fault):
     check(main(argv), capsys, status, message)
 
 
+@pytest.mark.exhaustive
 def test_a_machine_without_a_cluster_says_which_flags_are_missing():
     # JAX looks for a cluster only before the process has touched a device.
     command = [sys.executable, "-m", "decoding_jax.infer"]
@@ -204,6 +205,7 @@ def test_a_spoilt_checkpoint_is_reported_in_one_line(command, capsys, byte_t5, s
     assert not Path("out").exists()
 
 
+@pytest.mark.exhaustive
 def test_faults_of_the_job_are_reported_in_one_line(command, capsys):
     check(command(MODEL_DIR="nowhere"), capsys, 1, "nowhere: no such directory")
     for setting in ("MODEL_DIR", "INPUT", "OUTPUT_DIR"):

@@ -11,6 +11,7 @@ ROOT = HERE.parent.parent
 SHIPPED = sorted(str(p.relative_to(ROOT / "gin")) for p in (ROOT / "gin").glob("**/*.gin"))
 
 
+@pytest.mark.exhaustive
 def test_an_installed_copy_finds_the_gin_files_by_name(tmp_path):
     """Builds the package as a wheel holds it, and asks it from another folder for every file.
 

@@ -59,6 +59,7 @@ def test_records_do_not_depend_on_batches_buckets_or_shards(decode, settings):
     assert records_of(decode(LINES, **settings)) == records_of(decode(LINES, "as usual"))
 
 
+@pytest.mark.exhaustive
 def test_rows_are_spread_over_the_devices_and_weights_are_on_each(byte_t5):
     """A T5 also gives the same results on eight devices as on one."""
     need_devices(8)

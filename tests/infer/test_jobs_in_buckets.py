@@ -55,6 +55,7 @@ def test_a_job_ends_with_the_bytes_of_one_on_a_disk(run, bucket, tmp_path):
     assert gzip.decompress(path.read_bytes()) == (tmp_path / "out.jsonl").read_bytes()
 
 
+@pytest.mark.exhaustive
 def test_a_job_stopped_at_any_moment_ends_with_the_same_bytes(run, gs, tmp_path, monkeypatch):
     """Each of the manifest, three shards and the summary is sent or not when the job ends."""
     whole = run(tmp_path, "out")
@@ -129,7 +130,7 @@ def argv(byte_t5, gs, tmp_path):
     return {"bucket": of(gs.path, gs.path / "model"), "disk": of(tmp_path, byte_t5)}
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_job_ended_by_sigkill_is_continued(argv, gs, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(HERE)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)])}
@@ -152,7 +153,7 @@ def test_a_job_ended_by_sigkill_is_continued(argv, gs, tmp_path, monkeypatch):
     assert summary["finished_before"] >= 2
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_processes_of_one_job_share_a_bucket(argv, gs, tmp_path, monkeypatch):
     """Two processes are killed after a few shards, and two others end the job."""
     monkeypatch.syspath_prepend(HERE)

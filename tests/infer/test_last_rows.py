@@ -60,6 +60,7 @@ def outputs_of(files):
     return {record["id"]: record["outputs"] for record in records_of(files)}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_a_job_killed_among_its_last_inputs_ends_with_the_same_bytes(
     run, caplog, tmp_path, devices

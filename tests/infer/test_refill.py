@@ -139,6 +139,7 @@ def decode(decoder, order=range(COUNT), widths=(8,), with_info=False):
     return [found[i] for i in sorted(found)]
 
 
+@pytest.mark.exhaustive
 @every
 def test_an_input_has_the_result_of_a_batch_that_is_not_refilled(name):
     expected = decode(make_decoder(name, refill=False))
@@ -161,6 +162,7 @@ def test_the_order_of_inputs_changes_no_bit(name):
     )  # of the whole job, most inputs fit into half of the width
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name",
     tiers.values(
@@ -185,6 +187,7 @@ def test_inputs_of_all_widths_share_a_batch(name):
     assert steps < apart.row_steps.taken
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     "name",
     tiers.values(
@@ -213,6 +216,7 @@ def test_a_batch_gets_fewer_rows_as_its_last_inputs_end(name):
     assert decoder.row_steps.taken - few.taken <= 4 * longest  # they begin in 4 rows
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("batch_size", tiers.values(exhaustive=[8], release=[2, 3]))
 def test_any_number_of_rows_gives_the_same(batch_size):
     expected = decode(make_decoder("arithmetic_sample", 4))
@@ -234,6 +238,7 @@ def test_rows_that_are_spread_over_devices_give_the_same(name):
 COUNTED = ("token", "tree by block", "best_k_search", "smc_sample")
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     "name",
     tiers.values(exhaustive=COUNTED, release=[name for name in STRATEGIES if name not in COUNTED]),
@@ -252,7 +257,7 @@ def test_the_info_of_a_row_is_its_own(name):
             assert made == sum(max(len(c.tokens) - 1, 0) for c in row)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_steps_that_are_not_wasted_are_those_that_inputs_need():
     """The steps that are not wasted are those that the inputs need."""
     decoder = make_decoder("sample", 2)
@@ -261,6 +266,7 @@ def test_steps_that_are_not_wasted_are_those_that_inputs_need():
     assert decoder.row_steps.used == steps
 
 
+@pytest.mark.exhaustive
 def test_what_cannot_be_refilled_is_decoded_in_batches(table, caplog):
     caplog.set_level(logging.INFO, "decoding_jax")
 
@@ -323,7 +329,7 @@ def test_a_killed_job_ends_with_the_same_bytes(model, request, tmp_path):
     assert run("killed") == whole
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_guided_model_has_the_prompt_of_each_input():
     """In refilled batches of all widths, as for each input alone."""
     model = guided(DRAFT, 1.5, [[1 + i % 6] * (1 + i % 3) for i in range(COUNT)])

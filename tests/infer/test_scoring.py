@@ -11,6 +11,7 @@ import decoding_jax
 SAMPLE = functools.partial(decoding_jax.sample, num_samples=3, max_new_tokens=5)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("with_tokens", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_a_job_on_a_table(decode, with_tokens):
     settings = {"strategy": SAMPLE, "shard_size": 4, "with_tokens": with_tokens}

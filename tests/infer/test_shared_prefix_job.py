@@ -35,7 +35,7 @@ def decode(model, lines, directory, strategy=SAMPLE, **settings):
     return files_of(directory)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_job_gives_what_whole_inputs_give(model, tmp_path):
     shared = share_prefix(model, PREFIX)
     made = records_of(decode(shared, LINES, tmp_path / "shared", with_token_log_probs=True))
@@ -49,7 +49,7 @@ def test_a_job_gives_what_whole_inputs_give(model, tmp_path):
             assert abs(sum(x["token_log_probs"]) - x["log_prob"]) < 1e-4
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_records_do_not_depend_on_order_or_batches(model, tmp_path):
     shared = share_prefix(model, PREFIX)
     first = decode(shared, LINES, tmp_path / "first")
@@ -68,7 +68,7 @@ def test_records_do_not_depend_on_order_or_batches(model, tmp_path):
     assert outputs[0] == outputs[1]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_another_prefix_is_another_job(model, tmp_path):
     decode(share_prefix(model, PREFIX), LINES, tmp_path)
     with pytest.raises(ValueError, match="belongs to another job"):

@@ -57,6 +57,7 @@ def test_every_strategy_is_included() -> None:
 VARIANTS = ("speculative_sample, block", "speculative_sample, tree")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name",
     # The variants of a strategy have a comma in their names.
@@ -72,6 +73,7 @@ def test_programs_are_of_32_bits_and_have_no_product(name: str) -> None:
         check_types(jax.make_jaxpr(lambda transform: call(transform)[:5])(TRANSFORM))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("transform", [RULES, TRIE], ids=["rules", "trie"])
 def test_transforms_are_of_32_bits_and_have_no_product(transform: Any) -> None:
     with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"):
@@ -80,6 +82,7 @@ def test_transforms_are_of_32_bits_and_have_no_product(transform: Any) -> None:
             check_types(jax.make_jaxpr(lambda t, call=call: call(t)[:5])(transform))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name", ["t5", *(pytest.param(x, marks=pytest.mark.exhaustive) for x in ("gpt2", "llama"))]
 )

@@ -92,6 +92,7 @@ class Output(NamedTuple):
     hidden: Any = None
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "strategy", tiers.values("speculative_sample, model", exhaustive=["greedy", "beam_search"])
 )
@@ -180,6 +181,7 @@ def test_the_result_of_project_is_checked(monkeypatch):
         decode("speculative_sample, drafter", Changed(TABLE, "project", None))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_logits_of_another_floating_dtype_are_converted(dtype):
     cast = Changed(TABLE, "both", logits(lambda x: x.astype(dtype)))

@@ -23,6 +23,7 @@ def ends(sequences, tokens, length):
     )[0].tolist()
 
 
+@pytest.mark.exhaustive
 def test_stop_sequences_match_the_tail_of_new_tokens_only():
     tokens = [[5, 6, 7, 0], [6, 7, 0, 0], [7, 0, 0, 0], [0, 0, 0, 0]]
     length = [3, 2, 1, 0]

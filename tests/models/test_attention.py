@@ -57,6 +57,7 @@ def test_chunks_are_the_whole(monkeypatch, dtype, atol, shared, used):
     np.testing.assert_allclose(more, want, atol=atol)
 
 
+@pytest.mark.exhaustive
 def test_a_chunked_part_alone():
     _, part = parts(9000, jnp.float32, True, 5000)
     part = part._replace(mask=part.mask.at[..., 0].set(True))
@@ -65,6 +66,7 @@ def test_a_chunked_part_alone():
     np.testing.assert_allclose(got, attend(query, [part], 1.0), atol=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_a_short_part_is_read_at_once():
     prompt, part = parts(100, jnp.float32, False, 7)
     query = jax.random.normal(jax.random.key(9), (B, W, H, G, T, D))

@@ -111,6 +111,7 @@ every = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.exhaustive
 @every
 def test_it_is_the_attention_of_the_definition(case):
     query, parts = CASES[case]()
@@ -119,6 +120,7 @@ def test_it_is_the_attention_of_the_definition(case):
     np.testing.assert_allclose(got, want, atol=2e-6)
 
 
+@pytest.mark.exhaustive
 def test_bfloat16_is_rounded_alone():
     query, parts = step_of_decoding(3, 2, 2, 4, 1, 64, 100, 90, dtype=jnp.bfloat16)
     got, _ = both(query, parts, Scale(0.125))
@@ -146,7 +148,7 @@ def test_keys_that_no_query_sees_may_be_nan():
     np.testing.assert_allclose(got, want, atol=2e-6)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_its_gradient_is_that_of_the_definition():
     query, parts = step_of_decoding(2, 2, 2, 1, 2, 16, 9, 12, bias=True)
 
@@ -161,6 +163,7 @@ def test_its_gradient_is_that_of_the_definition():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), got, want)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("axes", [(8, 1), (2, 4), (1, 8)])
 def test_each_device_has_its_own_rows_and_heads(axes):
     query, parts = step_of_decoding(8, 2, 4, 2, 1, 16, 20, 30)
@@ -184,6 +187,7 @@ CONFIGS = {
 }  # fmt: skip
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("family", tiers.of_table(CONFIGS, exhaustive=["llama"]))
 def test_a_network_decodes_the_same(family):
     cls, config = CONFIGS[family]
@@ -195,6 +199,7 @@ def test_a_network_decodes_the_same(family):
     np.testing.assert_allclose(got.log_prob, want.log_prob, atol=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_what_it_cannot_run_is_left_to_xla_or_refused():
     query, parts = step_of_decoding(1, 1, 1, 1, 1, 24, 5, 5)
     with pytest.raises(
@@ -223,6 +228,7 @@ def for_gpus(run, *args):
         return run.trace(*args).lower(lowering_platforms=("cuda",))
 
 
+@pytest.mark.exhaustive
 def test_gpus_get_the_kernel_and_products_of_eight_rows(monkeypatch):
     cls, config = CONFIGS["llama"]
     config = dataclasses.replace(config, dtype="bfloat16")
@@ -313,7 +319,7 @@ for path, options in json.load(open(sys.argv[1])):
 """
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_it_compiles_for_gpus(tmp_path):
     """Shared memory is at most what a block has on a GPU of the RTX 30 series."""
     if importlib.util.find_spec("triton") is None:

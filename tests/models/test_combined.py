@@ -130,6 +130,7 @@ def index_of(tokens):
 OTHERS = ["guided", "guided, one negative", "mixture by row", "product", "of a guided one"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", tiers.of_table(CASES, exhaustive=OTHERS))
 def test_the_beams_of_all_texts_have_the_formulas_log_probs(name):
     """Trees: 64 beams hold every text that is not banned."""
@@ -145,6 +146,7 @@ def test_the_beams_of_all_texts_have_the_formulas_log_probs(name):
         np.testing.assert_allclose(got, want, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     "name", tiers.values(exhaustive=["guided by row"], release=["contrasted", "mixture"])
 )
@@ -169,6 +171,7 @@ def plain(table, start, text):
     return sum(log_probs(table, [*start, *text[:i]])[text[i]] for i in range(LENGTH))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name",
     tiers.values(
@@ -188,6 +191,7 @@ def test_the_methods_keep_the_protocol(name):
     assert ("check_prefill" in ran) == ("guided" not in name)
 
 
+@pytest.mark.exhaustive
 def test_parts_that_offer_less():
     def init(size):
         return jnp.zeros(VOCAB)
@@ -201,6 +205,7 @@ def test_parts_that_offer_less():
     assert "check_select" in check_model(model, tolerance=2e-6)
 
 
+@pytest.mark.exhaustive
 def test_positions_are_those_that_all_parts_have():
     short, long = (TableLM.random(KEY, VOCAB, max_positions=n) for n in (9, 12))
     assert models.mixture([ONE, long, short], [1, 1, 1]).max_positions == 9
@@ -214,6 +219,7 @@ def test_positions_are_those_that_all_parts_have():
         decoding_jax.greedy(model, prompt, max_new_tokens=6)
 
 
+@pytest.mark.exhaustive
 def test_other_numbers_do_not_compile_again():
     def run(model):
         return decoding_jax.greedy(model, PROMPT, max_new_tokens=LENGTH)
@@ -230,7 +236,7 @@ def test_other_numbers_do_not_compile_again():
         assert decoding_jax.greedy.cache_size() == before
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_what_a_model_does_not_know_is_nan_or_banned():
     """NaN logits of a part end a text; tokens that only the amateur bans win."""
     spoiled = TableLM(jnp.full_like(ONE.table, jnp.nan), ONE.features)
@@ -261,7 +267,7 @@ def test_a_network_with_scanned_layers_keeps_the_protocol():
     check_model(of_network(with_scanned_layers(LLAMA)), tolerance=1e-4)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_networks_layer_by_layer_scanned_and_in_bfloat16():
     tokens = np.array([[[5, 6, 7]], [[8, 9, 1]], [[2, 2, 3]]], np.int32)
 
@@ -282,7 +288,7 @@ def test_networks_layer_by_layer_scanned_and_in_bfloat16():
     np.testing.assert_allclose(got, want, 1e-5, 1e-5)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_guided_model_with_a_shared_prefix_is_the_guided_model(monkeypatch):
     """Unconditional prompts do not begin with it. ``generate`` shares it as of the model itself."""
     prompt = Prompt(np.array([[3, 1, 4, 9], [3, 1, 5, 0]], np.int32), np.array([4, 3], np.int32))
@@ -318,7 +324,7 @@ def test_the_layer_that_diverges_most_is_contrasted():
         np.testing.assert_allclose(got[i], want, 1e-5, 1e-5)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_hidden_states_are_those_of_the_first_part():
     network = drawn(GPT2, GPT2Config(17, 16, num_heads=2, mlp_dim=24, num_layers=2))
     settings = {"penalty_alpha": 0.6, "top_k": 3, "max_new_tokens": 4}

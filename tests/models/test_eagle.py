@@ -76,6 +76,7 @@ def target_of(name):
     return target(name if name in own else "authors")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name", tiers.values("authors", "speculators_qwen3", exhaustive=["speculators"])
 )
@@ -107,6 +108,7 @@ def test_a_head_gives_the_logits_of_the_program_that_publishes_it(name):
     np.testing.assert_allclose(later, expected["next_logits"][0, :rows], atol=2e-6)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["dflash", "speculators_dflash"])
 def test_a_block_has_the_logits_of_the_published_layers(name):
     """Five tokens before a block, as a prompt, and as slots that are written by two drafts."""
@@ -152,13 +154,14 @@ def drafted_logits(model, blocks):
     return run(model, blocks, prompt, new), expected["logits"]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_blocks_give_the_logits_of_transformers():
     """Three blocks, after prefixes of other lengths, of which the shortest has no entry in one."""
     got, want = drafted_logits(target("multi_token"), drafter("multi_token"))
     np.testing.assert_allclose(got, want, atol=3e-6)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", tiers.values("gemma4_ordered", exhaustive=["gemma4_assistant"]))
 def test_assistants_give_the_logits_of_transformers(name):
     """After prompts of 1 to 11 tokens, where the window is 3; the prefix is shared or is not."""
@@ -195,6 +198,7 @@ def test_assistants_give_the_logits_of_transformers(name):
     np.testing.assert_allclose(again, got[4:], atol=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_assistants_read_the_slots_of_accepted_tokens_alone():
     """Two tokens of each text are its prompt, and its slots end with rejected tokens."""
     name = "gemma4_assistant"
@@ -220,7 +224,7 @@ def test_assistants_read_the_slots_of_accepted_tokens_alone():
     np.testing.assert_allclose(got, expected["logits"][size - 1, 0], atol=1e-4)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_assistants_read_a_prefix_a_prompt_and_slots_as_one_text():
     """Two lanes of rows of other lengths, and two levels of a tree whose drafts change places."""
     draw = np.random.default_rng(5)
@@ -271,7 +275,7 @@ def test_assistants_read_a_prefix_a_prompt_and_slots_as_one_text():
     np.testing.assert_allclose(got.reshape(want.shape), want, atol=2e-5)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_blocks_in_the_layout_of_mimo(tmp_path):
     """The state before the embedding, and biases of Qwen2."""
     folder = changed(tmp_path, "multi_token", model_type="mimo")
@@ -423,6 +427,7 @@ def test_settings_of_a_drafter_are_checked_before_it_is_read():
 PROMPT = Prompt(np.array([[5, 6, 7, 9], [1, 0, 0, 0], [3, 8, 0, 0]]), np.array([4, 1, 2]))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name", tiers.values("authors", "dflash", "gemma4_ordered", exhaustive=["multi_token"])
 )
@@ -436,7 +441,7 @@ def test_greedy_texts_are_those_of_the_target_alone(name):
     assert calls == 1 if name == "dflash" else calls > 1
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     "name",
     tiers.values("authors", "speculators", "dflash", "gemma4_ordered", release=["multi_token"]),
@@ -473,7 +478,7 @@ def test_other_weights_compile_nothing_again(name):
     assert run.cache_size() == before
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize("name", ["authors", "dflash", "multi_token"])
 def test_a_block_drafts_alike_however_the_blocks_before_it_were_cut(name):
     """Its cache has no gaps, and nothing of rejected tokens."""
@@ -507,7 +512,7 @@ def test_a_block_drafts_alike_however_the_blocks_before_it_were_cut(name):
         np.testing.assert_allclose(run(size=3, blocks=blocks), want, atol=2e-6)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize("family", ["t5", "gpt2", "shared prefix", "rescaled"])
 def test_a_target_of_any_family_gives_its_states(family):
     """An encoder-decoder, another family, and models around a model."""

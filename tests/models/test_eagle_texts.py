@@ -44,7 +44,7 @@ def texts_of(rows):
     return [completion.text for row in rows for completion in row]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize("way", ["greedy", "tree", "code"])
 def test_generate_with_an_assistant_of_gemma4(tmp_path, way):
     """The texts are those without it: greedily, also in dynamic trees, and drawn by code."""
@@ -62,7 +62,7 @@ def test_generate_with_an_assistant_of_gemma4(tmp_path, way):
     assert texts_of(drafted) == texts_of(alone)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_generate_reads_the_head_for_its_model(directory):
     model, tokenizer = decoding_jax.load(directory)
     settings = {"max_new_tokens": 6}
@@ -97,7 +97,7 @@ def test_a_whole_model_with_blocks_drafts_for_others_as_any_model(tmp_path):
     assert holds_drafter("python-code-eagle", "python-code")
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_the_embedded_head_drafts_for_its_model():
     """Texts are those of the model alone, in fewer than half as many calls."""
     model, tokenizer = decoding_jax.load("python-code")
@@ -119,7 +119,7 @@ def test_the_embedded_head_drafts_for_its_model():
     assert counts[0] > 2 * counts[1]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize("name", tiers.values("authors", release=["multi_token"]))
 def test_the_shell_takes_the_directory_of_a_head(name, directory, tmp_path, capsys):
     directory, head = directory_of(name, directory, tmp_path)
@@ -138,7 +138,7 @@ def directory_of(name, directory, tmp_path):
     return (with_tokenizer(shutil.copytree(HEADS / name, tmp_path / name)),) * 2
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize("name", ["authors", "multi_token"])
 def test_a_job_by_the_names_of_its_files(name, directory, tmp_path, monkeypatch):
     """Six inputs in batches of two rows, which are refilled."""

@@ -28,6 +28,7 @@ SOURCE = np.array([[5, 9, 2, 33, 3], [3, 0, 0, 0, 0], [4, 4, 7, 0, 0], [8, 6, 0,
 LENGTH = np.array([5, 1, 3, 2], np.int32)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     "family", tiers.values(exhaustive=["bart"], release=["m2m_100", "t5gemma", "t5gemma2"])
 )
@@ -43,6 +44,7 @@ def test_verbs_do_what_they_say(family: str) -> None:
     assert {"check_tree", "check_keep", "check_select", "check_out_of_range"} <= set(ran)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     "family", tiers.values(exhaustive=["mbart", "t5gemma2"], release=["m2m_100", "t5gemma"])
 )
@@ -55,6 +57,7 @@ def test_scanned_layers_and_bfloat16_compute_nearly_the_same(family: str) -> Non
         assert np.abs(got[part] - stored[part]).mean() < 0.05 * stored[part].std()
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     "family", tiers.values(exhaustive=["bart", "t5gemma2"], release=["m2m_100", "t5gemma"])
 )
@@ -97,7 +100,7 @@ def test_what_the_layout_does_not_hold_is_refused(tmp_path: Path) -> None:
         load_model(directory)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_older_files_have_other_names(tmp_path: Path) -> None:
     """Several names of one table, no prefix, tables of sines and cosines."""
     directory = copy("m2m_100", tmp_path)
@@ -150,6 +153,7 @@ def words(directory: Path, end: int) -> None:
     tokenizer.save(str(directory / "tokenizer.json"))
 
 
+@pytest.mark.release
 @pytest.mark.filterwarnings("ignore")  # those of transformers and PyTorch
 @pytest.mark.parametrize(
     "family",

@@ -26,7 +26,7 @@ def model_of(**settings: Any) -> Any:
     return dataclasses.replace(model, config=dataclasses.replace(model.config, **settings))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_it_has_every_method_of_a_model() -> None:
     ran = check_model(model_of(), tolerance=1e-4)
     assert {"check_features", "check_tree", "check_keep", "check_select"} <= set(ran)
@@ -37,6 +37,7 @@ def run_whole(model: Any, prompt: Prompt) -> Any:
     return model.prefill(*prompt, lanes=1, slots=1, with_hidden=True)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("count", tiers.values(3, exhaustive=[5], release=[1]))
 def test_its_first_layers_give_their_own_outputs(count: int) -> None:
     """Of six layers, the last two read the keys of the third and the fourth."""
@@ -50,6 +51,7 @@ def test_its_first_layers_give_their_own_outputs(count: int) -> None:
     np.testing.assert_allclose(first.hidden, want, atol=1e-5)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "kind", tiers.values("in chunks", exhaustive=["shared prefix", "reproducible"])
 )
@@ -68,6 +70,7 @@ def test_texts_are_the_same_however_it_runs(kind: str) -> None:
     np.testing.assert_array_equal(got.tokens, want.tokens)
 
 
+@pytest.mark.exhaustive
 def test_few_key_value_heads_are_repeated_for_a_mesh() -> None:
     """Two in layers with the window and one in the others; their sums have another order."""
     model = model_of()
@@ -77,7 +80,7 @@ def test_few_key_value_heads_are_repeated_for_a_mesh() -> None:
     np.testing.assert_allclose(got.logits, want.logits, atol=1e-4)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_narrow_weights_include_the_embeddings_of_each_layer() -> None:
     model = models.quantize(model_of(), "int8")
     table = model.params["per_layer_token_embedder"]["embedding"]

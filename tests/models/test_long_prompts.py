@@ -186,6 +186,7 @@ def greedy_tokens(model, cache, logits):
     return jnp.concatenate(tokens, -1)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("family", MODELS)
 def test_chunks_of_a_prefill_are_the_whole(family):
     model = MODELS[family]

@@ -45,6 +45,7 @@ def copied(directory, to):
             (to / file.name).write_bytes(file.read_bytes())
 
 
+@pytest.mark.exhaustive
 def test_a_model_and_its_tokenizer(bucket, t5):
     save_model(t5, bucket.path, settings={"eos_token_id": 1})
     model, tokenizer = decoding_jax.load(str(bucket.path))
@@ -137,6 +138,7 @@ def test_a_t5x_checkpoint(bucket, t5, tmp_path):
         load_t5x(bucket.path)
 
 
+@pytest.mark.exhaustive
 def test_an_orbax_checkpoint(gs, t5, tmp_path):
     ocp = pytest.importorskip("orbax.checkpoint", reason="Orbax is not installed")
     from decoding_jax.models import to_t5x

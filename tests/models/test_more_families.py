@@ -23,13 +23,14 @@ FAMILIES = ["gemma2", "gemma3", "gpt_neox", "mistral", "qwen3"]
 ENCODER_DECODERS = ["mbart", "marian", "t5gemma", "t5gemma2"]
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("family", tiers.values(exhaustive=["gemma3"], release=["gpt_neox"]))
 def test_verbs_do_what_they_say(family: str) -> None:
     ran = check_model(load_model(FIXTURES / family), tolerance=1e-4)
     assert {"check_tree", "check_keep", "check_select", "check_out_of_range"} <= set(ran)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize("family", ["gemma3", "gpt_neox"])
 def test_scanned_layers_and_chunks_compute_the_same(family: str) -> None:
     stored = safetensors.numpy.load_file(FIXTURES / family / "expected.safetensors")
@@ -37,7 +38,7 @@ def test_scanned_layers_and_chunks_compute_the_same(family: str) -> None:
     exam.compare(exam.answers(with_prefill_chunk(model, 2), stored, step=3), stored, 1e-4)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize("family", ["gemma3", "gemma4", "gpt_neox"])
 def test_a_mesh_decodes_the_same_tokens(family: str) -> None:
     tokens = np.array([[1, 2, 3, 4], [3, 0, 0, 0], [4, 5, 0, 0], [9, 8, 7, 0]], np.int32)
@@ -48,7 +49,7 @@ def test_a_mesh_decodes_the_same_tokens(family: str) -> None:
     np.testing.assert_array_equal(found.tokens, greedy(model, prompt, max_new_tokens=6).tokens)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize("family", ["gemma3", "gpt_neox"])
 def test_bfloat16_is_near_float32(family: str) -> None:
     stored = safetensors.numpy.load_file(FIXTURES / family / "expected.safetensors")
@@ -57,6 +58,7 @@ def test_bfloat16_is_near_float32(family: str) -> None:
         assert np.abs(got[part] - stored[part]).mean() < 0.05 * stored[part].std()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "family",
     [

@@ -54,6 +54,7 @@ def prefill(model: Any, tokens: Any, length: Any, lanes: int = 2, slots: int = 6
 extend = jax.jit(lambda model, *args: model.extend(*args))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", tiers.of_table(NETWORKS, exhaustive=["llama"], release=["gpt2"]))
 def test_verbs_do_what_they_say(name: str) -> None:
     model = network(name)
@@ -78,6 +79,7 @@ def test_is_a_language_model(name: str) -> None:
     assert model.max_positions == getattr(NETWORKS[name].config, "max_positions", None)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", NETWORKS)
 def test_bfloat16_is_finite_and_near_float32(name: str) -> None:
     tokens, length = np.array([[5, 6], [7, 63], [1, 0]]), np.array([2, 2, 1])
@@ -128,6 +130,7 @@ def test_one_row_one_lane_one_slot(name: str) -> None:
     np.testing.assert_allclose(got.logits, want.logits, atol=1e-5)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.optimized
 @pytest.mark.parametrize(
     "name",

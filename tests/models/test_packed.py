@@ -221,6 +221,7 @@ def test_projections_that_no_layer_uses(layout, tmp_path):
         load_model(tmp_path)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_a_directory_of_integers_on_a_mesh(scan_layers, tmp_path):
     write(tmp_path, "gptq")

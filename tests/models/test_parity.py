@@ -67,6 +67,7 @@ def torch_reference(model: Any, asked: dict[str, np.ndarray]) -> exam.Reference:
     return reference
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "family",
     tiers.of_table(

@@ -43,6 +43,7 @@ def precisions(model: Any, program: Any = logits) -> set[str]:
     return {precision for pair in found for precision in pair}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("family", FAMILIES)
 def test_float32_is_multiplied_in_all_its_bits(family: str) -> None:
     model = model_of(family, "float32")

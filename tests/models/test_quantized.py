@@ -77,6 +77,7 @@ DEFAULT = ("llama3", "gpt2", "t5")
 OWN = ("bart", "gemma3", "gemma4", "gpt_neox", "t5gemma")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("family", "weights"),
     tiers.combinations(
@@ -92,6 +93,7 @@ def test_a_family_computes_with_the_numbers_that_its_weights_stand_for(family, w
         np.testing.assert_allclose(logits, expected, atol=1e-4, rtol=1e-5)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("weights", ["int8", "int4-8"])
 def test_weights_are_rounded_alike_wherever_they_are_read(weights, dtype):
@@ -105,6 +107,7 @@ def test_weights_are_rounded_alike_wherever_they_are_read(weights, dtype):
     assert_same_arrays(scanned, quantize(wide, weights))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize("weights", ["int8", "int4-2"])
 def test_on_a_mesh_each_device_has_its_piece(weights, scan_layers):
@@ -213,6 +216,7 @@ def test_scheme_of():
         assert scheme_of("int8").rounding(path) is None
 
 
+@pytest.mark.exhaustive
 def test_generate():
     model, tokenizer = decoding_jax.load("translation-en-fr-draft", weights="int8")
     expected, _ = decoding_jax.load("translation-en-fr-draft")

@@ -84,6 +84,7 @@ def check(want, got):
         np.testing.assert_array_equal(want[row][1].view(np.int32), log_prob.view(np.int32))
 
 
+@pytest.mark.exhaustive
 def test_a_sample_has_the_same_bits_alone_padded_and_in_a_larger_batch():
     model = reproducible(network("llama"), 4)
     settings = {"num_samples": 2}
@@ -101,6 +102,7 @@ CASES = [
 SHOWN = [("t5", "arithmetic_sample", "bfloat16")]
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("name", "strategy", "dtype"),
     [
@@ -120,6 +122,7 @@ def test_rows_have_the_same_bits_in_every_batch(name, strategy, dtype):
         check(want, decode(model, strategy, rows, width, **settings))
 
 
+@pytest.mark.exhaustive
 def test_a_loop_over_groups_is_no_part_of_a_model_by_itself():
     """Without the setting, nothing changes; it is of the network, wherever that is."""
     model = network("llama")
@@ -167,7 +170,7 @@ def test_rows_after_a_shared_prefix_of_scanned_layers_have_the_same_bits():
     check(want, decode(model, "greedy", [5, 1, 6], 60))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_rows_of_a_refilled_batch_on_two_devices_have_the_same_bits():
     need_devices(2)
     model, order = reproducible(network("llama"), 4), list(range(COUNT))[::-1]

@@ -149,6 +149,7 @@ CASES = [
 ]
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(("name", "strategy", "settings"), CASES)
 def test_strategies_decode_the_same_after_a_shared_prefix(
     name: str, strategy: str, settings: dict[str, Any]
@@ -159,6 +160,7 @@ def test_strategies_decode_the_same_after_a_shared_prefix(
     same(run(strategy, shared(model)), run(strategy, model))
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("name", tiers.values(exhaustive=["llama"], release=["gemma"]))
 def test_drafts_with_and_without_the_prefix(name: str) -> None:
     model = network(name)
@@ -179,6 +181,7 @@ def test_prefill_returns_what_whole_prompts_do() -> None:
     assert cache.prompt[0].key.shape[-2] == plain.prompt[0].key.shape[-2] - SHARED
 
 
+@pytest.mark.exhaustive
 def test_a_row_may_end_with_the_prefix_and_has_to_begin_with_it() -> None:
     model = network("llama")
     bound = shared(model)
@@ -197,14 +200,14 @@ def test_a_row_may_end_with_the_prefix_and_has_to_begin_with_it() -> None:
     assert np.isnan(ours[0][1:]).all()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize("strategy", ["sample", "beam_search", "speculative_sample"])
 def test_nothing_is_decoded_where_the_prefix_is_another(strategy: str) -> None:
     bound = with_shared_prefix(network("llama"), [*PREFIX[:-1], (PREFIX[-1] + 1) % VOCAB])
     assert not np.any(run(strategy, bound, bound.model.early_exit(1)).length)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize("name", ["llama", "gemma"])
 def test_bfloat16_runs(name: str) -> None:
     output = run("beam_search", shared(network(name, dtype="bfloat16")))
@@ -248,6 +251,7 @@ def test_a_prompt_without_room_is_refused() -> None:
         shared(network("gpt2")).prefill(WHOLE.tokens[:, :4], WHOLE.length, lanes=1, slots=1)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("shape", tiers.values(exhaustive=[(2, 4)], release=[(8, 1), (1, 8)]))
 def test_on_a_mesh(shape: tuple[int, int]) -> None:
     mesh = jax.make_mesh(shape, ("data", "model"))

@@ -94,7 +94,7 @@ def check(
     return float(got.info.acceptance_rate)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("name", "rows", "lookup", "lanes"),
     [("t5", 1024, False, None), ("gpt2", 1024, True, None), ("llama", 256, False, 4)],
@@ -106,6 +106,7 @@ def test_random_networks(name: str, rows: int, lookup: bool, lanes: int | None) 
     assert check(target, drafter, prompt, stop, lanes) > 0.5
 
 
+@pytest.mark.release
 @pytest.mark.optimized  # Unoptimized, the programs by code run for longer than they compile.
 @pytest.mark.parametrize(
     ("lanes", "transform", "max_share"),

@@ -51,6 +51,7 @@ def test_it_is_the_attention_of_the_definition(case):
     )
 
 
+@pytest.mark.exhaustive
 def test_its_gradient_is_that_of_the_definition():
     query, part, _ = prompts(1, 1, 2, 128, 16, least_distance=0)
 
@@ -112,6 +113,7 @@ def test_long_prompts_on_tpus_get_it(size, changes, kernels):
     assert prefill(size, **changes).count("@tpu_custom_call") == kernels
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not topology.is_installed(), reason="libtpu is not installed (extra tpu)")
 @pytest.mark.parametrize("depth", [64, pytest.param(128, marks=pytest.mark.exhaustive)])
 def test_it_compiles_for_tpus(depth):

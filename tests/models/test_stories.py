@@ -14,6 +14,7 @@ from decoding_jax.models.checkpoint import load_model
 FOLDER = Path(__file__).parents[3] / "shared" / "data" / "stories260K"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not FOLDER.is_dir(), reason="the model stories260K is not beside the project")
 def test_greedy_text_is_the_authors() -> None:
     # A text begins with token 1.

@@ -65,6 +65,7 @@ def test_round_trip(name, scan_layers, tmp_path):
         save_t5x(model, tmp_path, step=20)
 
 
+@pytest.mark.exhaustive
 def test_weights_of_8_bits(tmp_path):
     model = random_model("t5_1_1")
     save_t5x(model, tmp_path)

@@ -74,6 +74,7 @@ def test_a_sum_of_exponentials_has_the_same_bits_with_and_without_an_array_of_th
     np.testing.assert_allclose(exact.sum_exp(x[1], 4.5), want[1] + 1, rtol=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_results_do_not_depend_on_the_program_around_them() -> None:
     rng = np.random.default_rng(0)
     x = jnp.asarray(-rng.exponential(size=(5, 3, 37)).astype(np.float32) * 9)

@@ -24,6 +24,7 @@ def model():
     return TableLM.random(jax.random.key(0), 7), Letters()
 
 
+@pytest.mark.exhaustive
 def test_the_features_of_a_text_are_the_mean_of_its_states():
     table, tokenizer = model()
     texts = ["abc", "f", "abc", "deaf"]

@@ -25,6 +25,7 @@ GIVEN = {"seed": 0, "sizes": [2], "metrics": ["bleu"]}
 COSTS = {"2": 1.25, "operations": 0.1}
 
 
+@pytest.mark.exhaustive
 def test_estimates_of_counts_and_times():
     rows = {"greedy": [row(6, 2, 0.5), row(6, 2, 1.5)]}
     found = speculative_results.analyse(rows, COSTS, GIVEN)["settings"]["greedy"]

@@ -103,6 +103,7 @@ def test_no_tensor_is_read_whole(tmp_path, monkeypatch):
     assert largest == config.vocab_size * config.emb_dim // 4
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize("stored_scanned", [False, True])
 def test_a_t5x_checkpoint_is_read_into_its_shards(scan_layers, stored_scanned, tmp_path):

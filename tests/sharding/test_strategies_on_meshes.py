@@ -116,6 +116,7 @@ def check(name, kind, shape):
     np.testing.assert_allclose(log_prob, expected[2], atol=3e-5)
 
 
+@pytest.mark.exhaustive
 def test_a_strategy_on_a_mesh():
     check("beam_search", "llama", (2, 4))
 
@@ -132,11 +133,13 @@ PAIRS = [
 ]
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(("name", "shape"), PAIRS)
 def test_every_strategy_on_a_mesh(name, shape):
     check(name, "llama", shape)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("name", "kind"),
     tiers.combinations(
@@ -158,6 +161,7 @@ def test_a_model_made_of_models_on_a_mesh():
     check("beam_sample", "combined", (2, 4))
 
 
+@pytest.mark.exhaustive
 def test_a_mesh_with_automatic_axes_and_none_in_context():
     mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
     for place in (mesh, jax.make_mesh((2, 4), ("data", "model"))):
@@ -167,6 +171,7 @@ def test_a_mesh_with_automatic_axes_and_none_in_context():
         assert output.tokens.sharding.mesh == place
 
 
+@pytest.mark.exhaustive
 def test_inside_of_a_jit_with_explicit_axes():
     mesh = jax.make_mesh((2, 4), ("data", "model"))
     model = sharding.shard(llama(), mesh)
@@ -181,6 +186,7 @@ def test_inside_of_a_jit_with_explicit_axes():
         np.testing.assert_array_equal(jax.device_get(lengths(model)), np.full((4, 1), 4))
 
 
+@pytest.mark.exhaustive
 def test_a_stream_on_a_mesh():
     mesh = jax.make_mesh((2, 4), ("data", "model"))
     *_, expected = dj.loop.stream(dj.greedy, llama(), PROMPT, max_new_tokens=3)
@@ -190,7 +196,7 @@ def test_a_stream_on_a_mesh():
     np.testing.assert_array_equal(jax.device_get(output.tokens), expected.tokens)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_rows_on_a_mesh_are_never_gathered():
     """On a CPU as on a TPU, nothing but scalars crosses the axis of rows."""
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)

@@ -134,6 +134,7 @@ def test_the_programs_of_every_strategy_are_counted():
     assert {name.split(",")[0] for name in json.loads(COUNTS.read_text())} >= names
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not topology.is_installed(), reason="libtpu is not installed (extra tpu)")
 @pytest.mark.parametrize(("name", "shape"), PAIRS)
 def test_what_travels_at_a_step(name, shape):

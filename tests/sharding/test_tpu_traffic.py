@@ -42,6 +42,7 @@ def repeat(step):
 TIMES = (jnp.int32, ())
 
 
+@pytest.mark.exhaustive
 @needs_libtpu
 def test_a_product_reads_its_weights_once():
     size, width = 2**7, 2**11

@@ -62,6 +62,7 @@ def run(capsys, *argv):
     return status, out, err
 
 
+@pytest.mark.exhaustive
 def test_one_completion_is_printed_once_as_it_grows(capsys):
     status, out, err = run(capsys)
     assert (status, err) == (0, "")
@@ -70,11 +71,13 @@ def test_one_completion_is_printed_once_as_it_grows(capsys):
     assert out == f"[1] 12\n{want.text}\n    log-prob {want.log_prob:.2f}{ending}\n\n"
 
 
+@pytest.mark.exhaustive
 def test_beams_are_not_counted_as_draws(capsys):
     assert "drawn" not in run(capsys, "--strategy", "beam_search")[1]
     assert " drawn " in run(capsys, "--strategy", "sample", "--num_samples", "2")[1]
 
 
+@pytest.mark.exhaustive
 def test_standard_input_gives_texts_and_json_comes_out(capsys, monkeypatch):
     """One line for each text; ``-`` stands for the lines of a pipe, which needs no ``-`` alone."""
     want = decoding_jax.generate(TABLE, Digits(), ["12", "3"], max_new_tokens=5)
@@ -114,6 +117,7 @@ def test_an_output_that_has_few_characters_gets_the_others_as_escapes(monkeypatc
         assert out.errors == "strict"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "platform"), [("decoding_jax", "cuda"), ("decoding_jax.infer", "nowhere")]
 )
@@ -134,6 +138,7 @@ def test_a_platform_that_is_not_there_is_one_line(name, platform):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.exhaustive
 def test_stop_strings_and_lookups(capsys, tmp_path):
     settings = {"max_new_tokens": 5, "stop_strings": ["2", "5"]}
     [[want]] = decoding_jax.generate(TABLE, Digits(), ["12"], **settings)
@@ -145,6 +150,7 @@ def test_stop_strings_and_lookups(capsys, tmp_path):
         assert run(capsys, *argv, *more)[1].splitlines()[1] == want.text
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("argv", "line"),
     [
@@ -169,6 +175,7 @@ def test_a_text_that_the_default_length_cuts_is_said(capsys, monkeypatch):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.exhaustive
 def test_a_text_that_is_too_long_is_named_or_cut(capsys, monkeypatch):
     short = from_logits(lambda tokens, length: jax.nn.one_hot(tokens, V), V, max_positions=9)
     monkeypatch.setattr(command, "load", lambda *args, **kwargs: (short, Digits()))
@@ -203,6 +210,7 @@ RELEASE = (
 )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name",
     tiers.of_table(STRATEGIES, exhaustive=EXHAUSTIVE, release=RELEASE),
@@ -292,6 +300,7 @@ def test_programs_are_kept_unless_the_user_says_where(monkeypatch, tmp_path):
         jax.config.update("jax_compilation_cache_dir", before)
 
 
+@pytest.mark.exhaustive
 def test_the_file_of_the_directory_chooses_the_strategy(capsys, monkeypatch):
     tokenizer = Digits()
     tokenizer.generation_config = DirectoryConfig(

@@ -18,6 +18,7 @@ def uploads(method, path):
     return method in ("POST", "PUT")
 
 
+@pytest.mark.exhaustive
 def test_files_as_on_a_disk(bucket, tmp_path):
     seen = []
     for folder in (bucket.path / "out", tmp_path / "out"):

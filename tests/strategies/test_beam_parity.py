@@ -86,7 +86,7 @@ def check(output: Any, tokens: np.ndarray, scores: np.ndarray) -> None:
     np.testing.assert_allclose(output.score, scores, atol=1e-4)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize("early_stopping", [False, True, "never"])
 def test_beam_search(pair, early_stopping):
     reference, model, ends = pair
@@ -111,7 +111,7 @@ def test_beam_search(pair, early_stopping):
     assert len(lengths) > 3, "the sequences do not end at enough places to tell searches apart"
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_fewer_returned(pair):
     reference, model, ends = pair
     output = decoding_jax.beam_search(
@@ -125,6 +125,7 @@ def test_fewer_returned(pair):
     check(output, *transformers_search(reference, ends, num_return_sequences=2, length_penalty=1.0))
 
 
+@pytest.mark.exhaustive
 def test_beam_sample_given_the_same_noise(pair, monkeypatch):
     """Both libraries draw candidates by their scores plus the same given noise.
 

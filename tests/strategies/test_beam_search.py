@@ -31,6 +31,7 @@ def run(name, *, model=WIDER, prompt=PROMPT, key=KEY, **settings):
     return jax.device_get(getattr(decoding_jax, name)(model, prompt, *args, **settings))
 
 
+@pytest.mark.exhaustive
 @every
 def test_lanes_that_are_gathered_give_what_a_tree_gives(name):
     tree, gathered = run(name), run(name, model=WIDER.lockstep())
@@ -88,6 +89,7 @@ class Dead:
         return jnp.where(dead[..., None], -jnp.inf, logits)
 
 
+@pytest.mark.exhaustive
 @every
 def test_a_width_above_the_number_of_sequences(name):
     output = run(name, max_new_tokens=1, beam_size=16, **_groups(name, 1))
@@ -161,6 +163,7 @@ def test_a_model_that_can_neither_branch_nor_gather_is_refused():
         strategies.beam_search(Bare(), PROMPT, beam_size=2, max_new_tokens=3)
 
 
+@pytest.mark.exhaustive
 def test_diverse_groups_without_a_penalty_are_beam_searches_of_their_width():
     output = run("diverse_beam_search", diversity_penalty=0.0)
     beam = run("beam_search", beam_size=2, length_penalty=0.0)

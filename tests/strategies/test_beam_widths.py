@@ -94,6 +94,7 @@ def test_exhaustive_with_the_gnmt_penalty_and_bans():
         assert not all(finished for _, _, finished in want)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("early_stopping", "penalty"),
     [(True, 1.0), pytest.param(False, 0.0, marks=pytest.mark.exhaustive)],

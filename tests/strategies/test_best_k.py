@@ -201,6 +201,7 @@ def test_an_unlimited_budget_gives_every_sequence_once_and_in_order(k):
         assert (output.log_prob[row, size:] == -np.inf).all()
 
 
+@pytest.mark.exhaustive
 def test_best_first_search_gives_the_likeliest_sequence_first():
     for model in tables(6):
         output = jax.device_get(
@@ -236,6 +237,7 @@ def test_a_row_alone_is_the_row_in_its_batch():
             assert getattr(alone.info, name)[0] == getattr(whole.info, name)[row]
 
 
+@pytest.mark.exhaustive
 def test_stream_ends_with_what_run_gives():
     stop = Stop(0)
     whole = best_k_search(MODEL, PROMPT, stop=stop, decay=0.0, **SEARCH)

@@ -48,6 +48,7 @@ def test_the_decay_is_that_of_the_paper():
         np.testing.assert_allclose(Decay(kappa, beta).table(9), -kappa * age**beta, rtol=2e-6)
 
 
+@pytest.mark.exhaustive
 def test_a_hypothesis_is_a_step_old_when_it_first_competes():
     # The children of the prompt are 1 (0.5), 2 (0.4) and 3 (0.1), and 1 is expanded first. Then
     # 1 3 (log 0.35, age 1) competes with 2 (log 0.4, age 2): 2 wins by log(0.4 / 0.35) = 0.134,
@@ -71,7 +72,7 @@ def test_room_is_made_for_all_children_that_gamma_admits():
         assert max_children(gamma) >= (equal >= gamma).sum() == count
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_nothing_that_gamma_admits_is_cut():
     # Twenty equally likely tokens of 24: the default gamma of 0.05 admits all of them.
     model = chain({last: dict.fromkeys(range(4, 24), 0.05) for last in range(24)}, 24)
@@ -84,6 +85,7 @@ def test_nothing_that_gamma_admits_is_cut():
 ALL = {"k": 2, "num_return": "all", "max_new_tokens": L, "stop": Stop(0)}
 
 
+@pytest.mark.exhaustive
 def test_all_returns_every_sequence_if_the_budget_suffices():
     output = best_k_search(MODEL, PROMPT, gamma=0.0, budget=41, **ALL)
     for row in range(ROWS):
@@ -99,7 +101,7 @@ def test_all_returns_every_sequence_if_the_budget_suffices():
         assert (output.length[row, size:] == 0).all()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_all_uses_the_budget_to_its_end():
     plain = best_k_search(MODEL, PROMPT, gamma=0.3, budget=9, **ALL)
     assert plain.tokens.shape[1] == 9 * 3
@@ -130,7 +132,7 @@ def test_the_presets_of_the_paper():
     assert BestKSearch(**mean, **SEARCH)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize("name", [pytest.param("last", marks=pytest.mark.exhaustive), "mean"])
 def test_the_presets_in_gin_are_those_in_python(name):
     gin = pytest.importorskip("gin")

@@ -79,6 +79,7 @@ def conditional(row, name):
     return found._replace(prob=mass / mass.sum()), texts, mass.sum()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name", ["list", *(pytest.param(n, marks=pytest.mark.exhaustive) for n in list(CASES)[1:])]
 )
@@ -129,7 +130,7 @@ def test_rows_do_not_see_each_other_and_faults_are_marked():
     assert not broken.length.any()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_one_sample_follows_the_conditional():
     """Of models that move lanes: lane 0 of 1,000 rows, by chi-square at level 0.001."""
     many = Prompt(*(np.tile(x, (500, *[1] * (x.ndim - 1))) for x in PROMPT))
@@ -142,7 +143,7 @@ def test_one_sample_follows_the_conditional():
         assert chi_square(counts, want.prob).p_value > LEVEL / 2
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_stream_ends_with_what_a_run_returns():
     strategy = decoding_jax.ArithmeticSample(
         num_samples=4, max_new_tokens=LENGTH, stop=Stop(eos_ids=1), language=LIST, max_texts=8

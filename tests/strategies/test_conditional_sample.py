@@ -135,7 +135,7 @@ def test_the_probability_of_the_language_is_estimated_and_bounded(name):
         np.testing.assert_allclose(info.acceptance, count / info.num_attempts, rtol=1e-6)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_learning_raises_acceptance_and_a_longer_budget_accepts_all():
     short, long, deaf = drawn("trie", 6), drawn("trie"), drawn("trie", 24, 1)
     assert long.info.accepted.mean() > 0.99
@@ -143,6 +143,7 @@ def test_learning_raises_acceptance_and_a_longer_budget_accepts_all():
     assert deaf.info.num_attempts.mean() > long.info.num_attempts.mean()
 
 
+@pytest.mark.exhaustive
 def test_a_language_that_cannot_be_reached_ends_in_one_mark():
     """Row 0 is limited to one token, which is shorter than every text of the language."""
     stop = Stop(eos_ids=(1,), max_new_tokens=np.array([1, LENGTH], np.int32))
@@ -155,7 +156,7 @@ def test_a_language_that_cannot_be_reached_ends_in_one_mark():
     assert output.info.model_calls < 200
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_without_a_language_every_text_is_a_sample():
     output = run(num_samples=6)
     assert output.info.accepted.all()
@@ -164,6 +165,7 @@ def test_without_a_language_every_text_is_a_sample():
     np.testing.assert_array_equal(output.info.relative_error, 0.0)
 
 
+@pytest.mark.exhaustive
 def test_a_row_alone_and_in_another_order_is_the_row_in_its_batch():
     keys = jax.random.split(jax.random.key(5), 2)
     batch = run(key=keys, language=LANGUAGE)
@@ -175,7 +177,7 @@ def test_a_row_alone_and_in_another_order_is_the_row_in_its_batch():
         assert same_bits(got[::-1], want)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_rare_languages_are_drawn_with_the_right_odds():
     """Two texts behind tokens of 1e-9: their odds, 2 to 1, by 2,000 rows at level 0.001."""
     table = np.full((11, 5, 4, 4), -40.0, np.float32)

@@ -82,6 +82,7 @@ SEARCHED = {
 STOP = Stop(eos_ids=(0,), sequences=((2, 3),), min_new_tokens=2, max_new_tokens=(LENGTH,) * ROWS)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", SEARCHED)
 def test_equals_the_plain_version(name):
     """The leaves have equal shapes, so that most cases share one compiled program."""
@@ -105,7 +106,7 @@ def test_equals_the_plain_version(name):
                 assert met or not finished
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_traced_phrase_with_no_such_token_is_never_met():
     """Plain numbers beyond the vocabulary raise an error, but traced ones cannot."""
     phrases = ((1, 2), (99,))
@@ -144,7 +145,7 @@ def test_a_full_pool_closes_a_row_as_in_the_plain_version(early_stopping):
         check(output, want, row)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
 def test_a_saturating_width_is_exhaustive_search(penalty):
     """81 hypotheses hold all texts of four tokens from a vocabulary of three, in order."""

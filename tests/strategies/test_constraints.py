@@ -27,6 +27,7 @@ from decoding_jax.testing import same_bits
 from decoding_jax.testing.certificate.enumeration import row_stop
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "nothing", [pytest.param(Constraints(), marks=pytest.mark.exhaustive), padded((), ())]
 )
@@ -53,7 +54,7 @@ def test_a_row_has_constraints_of_its_own():
         assert same_bits(together.info.met[row], alone.info.met[row])
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_model_without_trees_gives_the_same():
     constraints = padded(((3, 3, 1), (1, 2)), ())
     tree, lanes = (run(constraints, model=m, stop=STOP) for m in (MODEL, MODEL.lockstep()))
@@ -61,7 +62,7 @@ def test_a_model_without_trees_gives_the_same():
     assert tree.info.met.any()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_transform_may_make_a_phrase_impossible():
     """The other texts are returned unfinished, and other rows are not affected."""
     mask = np.ones((ROWS, VOCAB), bool)
@@ -97,7 +98,7 @@ def test_a_row_of_limit_zero_meets_nothing_and_affects_no_other_row():
     assert same_bits(partial.tokens[1:], full.tokens[1:])
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_stream_ends_with_what_run_gives():
     settings = {"beam_size": 3, "stop": STOP, "constraints": padded(((3, 3, 1),), ())}
     build = strategies.constrained_beam_search

@@ -81,6 +81,7 @@ def networks():
     yield T5, T5Config(VOCAB, 8, 2, 4, 8, 1, 1, ("gelu", "linear"), dtype="float32")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("kind", "config"),
     [
@@ -109,6 +110,7 @@ def test_a_network_is_searched_as_the_paper_says(kind, config):
         assert output.tokens[row, 0, :count].tolist() == want[:count]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "settings", tiers.values({"penalty_alpha": 0.0}, exhaustive=[{"top_k": 1}])
 )
@@ -139,6 +141,7 @@ def test_a_transform_changes_the_candidates():
         assert output.tokens[row, 0].tolist() == want
 
 
+@pytest.mark.exhaustive
 def test_banned_candidates_are_never_chosen_and_a_dead_end_ends():
     only = run(transform=transforms.allowed_tokens((3,)), top_k=5)
     assert (only.tokens == 3).all()
@@ -151,6 +154,7 @@ def ban_all(logits, prefix):
     return jnp.full_like(logits, -jnp.inf)
 
 
+@pytest.mark.exhaustive
 def test_a_row_does_not_depend_on_others_and_may_have_its_own_alpha():
     alphas = np.array([0.6, 0.0, 0.3], np.float32)
     batch = run(penalty_alpha=alphas)
@@ -218,6 +222,7 @@ def stored_network(family):
 FOUND = {(case["family"], case["alpha"], case["top_k"]): case["tokens"] for case in STORED["cases"]}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("family", "alpha", "top_k"),
     tiers.combinations(FOUND, default=[("gpt2", 0.6, 4)]),

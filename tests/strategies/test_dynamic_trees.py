@@ -134,6 +134,7 @@ def best_paths(draft, text, length, width, size):
     return best(found, size)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["model", pytest.param("eagle", marks=pytest.mark.exhaustive)])
 def test_the_nodes_are_those_of_the_paper(name):
     """Rows of several widths and depths: the most valuable nodes, with their paths and parents."""
@@ -189,6 +190,7 @@ def run(verifier, drafter=DRAFT, **settings):
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name",
     [
@@ -218,7 +220,7 @@ def test_the_sequences_are_those_without_a_draft(name):
     assert info.accepted.sum() > 0
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_full_tree_of_the_target_takes_the_fewest_calls():
     """A tree of all tokens is never left, whatever the draft; a gap in a cache would give NaN."""
     got = run("token", num_draft_tokens=2, num_drafts=5, tree_size=30)
@@ -227,7 +229,7 @@ def test_a_full_tree_of_the_target_takes_the_fewest_calls():
     assert (got.info.emitted == LENGTH - 1).all()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_tree_of_fewer_tokens_than_levels():
     """A tree of two tokens has two levels."""
     got = run("greedy", MODEL, num_draft_tokens=4, num_drafts=1, tree_size=2)

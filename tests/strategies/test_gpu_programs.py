@@ -144,6 +144,7 @@ def test_every_strategy_is_included() -> None:
     assert {name.partition(",")[0] for name in SETTINGS} == set(registry.STRATEGIES)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", NAMES)
 def test_programs_are_small(name: str) -> None:
     """The compiler's time grows with the number of operations, for most of its passes linearly."""

@@ -23,7 +23,7 @@ def logits_of(tokens):
     return jnp.concatenate([first, after_tokens.logits[:, :, :-1]], 2)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     "name", ["sample", pytest.param("speculative_sample", marks=pytest.mark.exhaustive)]
 )

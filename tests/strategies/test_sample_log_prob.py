@@ -45,6 +45,7 @@ def draw(name, **settings):
     return jax.device_get(run(*args, **settings))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "transform"),
     tiers.combinations(
@@ -71,6 +72,7 @@ def test_it_is_that_of_the_transformed_distribution(name, transform):
             np.testing.assert_allclose(got.sample_log_prob[row, n], want, atol=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_without_a_transform_it_is_the_models():
     settings = {"stop": Stop(eos_ids=0), "with_sample_log_prob": True}
     got = draw("sample", **settings)
@@ -91,6 +93,7 @@ def logits_of(table, tokens, length):
     return table[last[:, 0]]
 
 
+@pytest.mark.exhaustive
 def test_new_weights_do_not_compile_again():
     run = decoding_jax.sample
     before = run.cache_size()
@@ -104,5 +107,6 @@ def test_new_weights_do_not_compile_again():
     assert run.cache_size() == before + 1
 
 
+@pytest.mark.exhaustive
 def test_the_page_of_rollouts_is_among_those_that_are_run():
     assert "docs/rollouts.md" in PAGES

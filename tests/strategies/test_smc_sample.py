@@ -155,7 +155,7 @@ def total_variation(output, row, want):
     return np.abs(probs / probs.sum() - want.prob / want.prob.sum()).sum() / 2
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_more_particles_come_closer_to_the_target():
     """One particle is the masked distribution; the error of 16 is below a third of it."""
     far, near = (weighted("language", 0.5, n) for n in (1, 16))
@@ -164,7 +164,7 @@ def test_more_particles_come_closer_to_the_target():
         assert errors[1] < errors[0] / 3
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_resampled_texts_are_drawn_by_weight():
     """The texts without weights follow the mean shares: chi-square, 2,000 rows, level 0.001."""
     settings = {"language": LANGUAGE, "transform": WARM, "key": 9, "num_samples": 2}
@@ -184,7 +184,7 @@ def test_resampled_texts_are_drawn_by_weight():
     assert chi_square(cells, mean / mean.sum()).p_value > LEVEL
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_without_a_target_of_its_own_it_is_sampling():
     output = run(num_samples=6, weighted=True)
     np.testing.assert_array_equal(output.info.log_normaliser, 0.0)
@@ -193,6 +193,7 @@ def test_without_a_target_of_its_own_it_is_sampling():
     assert same_bits(output.tokens, run(num_samples=6).tokens)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("row", "most"), [(0, 1), (1, 0)])
 def test_a_language_that_cannot_be_reached_leaves_nothing(row, most):
     """Row ``row`` is limited to fewer tokens than the shortest text of its language has."""
@@ -211,6 +212,7 @@ def test_a_language_that_cannot_be_reached_leaves_nothing(row, most):
     assert set(text) <= TEXTS
 
 
+@pytest.mark.exhaustive
 def test_rows_shuffled_and_alone_and_caches_of_both_kinds_agree():
     keys = jax.random.split(jax.random.key(5), 2)
     settings = {"num_samples": 4, "max_new_tokens": LENGTH, "stop": STOP, "language": LANGUAGE}

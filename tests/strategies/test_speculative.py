@@ -87,6 +87,7 @@ def test_greedy_does_not_depend_on_the_drafter(name):
     assert got.info.target_calls <= greedy.info.model_calls - 1
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     "name",
     tiers.of_table(
@@ -107,7 +108,7 @@ def test_code_and_gumbel_do_not_depend_on_the_drafter(name):
     same_text(run("gumbel", drafter=drafter, stop=STOP), run("gumbel", stop=STOP))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_several_codes_are_those_of_arithmetic_sample():
     several = {"order": "probability", "after": "lattice"}
     spread = decoding_jax.arithmetic_sample(
@@ -116,6 +117,7 @@ def test_several_codes_are_those_of_arithmetic_sample():
     same_text(run(CodeVerifier(**several), stop=STOP), spread)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("verifier", "size"),
     [
@@ -139,6 +141,7 @@ def test_a_draft_that_is_its_target_takes_the_fewest_calls(verifier, size):
     assert (got.info.emitted == LENGTH - 1).all()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "case", tiers.values((3, 1), exhaustive=[(8, 1), (2, 2)], release=[(1, 1), (2, 1), (3, 3)])
 )
@@ -153,6 +156,7 @@ def test_a_head_that_predicts_its_target_takes_the_fewest_calls(case):
     assert (got.info.emitted == LENGTH - 1).all()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "case",
     tiers.values((2, 3, 1), exhaustive=[(3, 5, 1)], release=[(1, 3, 1), (3, 3, 1), (3, 2, 2)]),
@@ -178,6 +182,7 @@ def test_blocks_that_predict_their_target_take_the_fewest_calls(case):
     assert got.info.acceptance_rate == 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "settings",
     tiers.values(
@@ -217,6 +222,7 @@ def test_a_drafter_of_features_needs_a_model_that_has_them():
         run(model=without, drafter=eagle)
 
 
+@pytest.mark.exhaustive
 def test_counts_add_up():
     got = run(stop=STOP)
     info = got.info
@@ -237,6 +243,7 @@ def test_counts_add_up():
     assert np.isclose(info.tokens_per_iteration, info.emitted.sum() / (8 * info.target_calls), 1e-6)
 
 
+@pytest.mark.exhaustive
 def test_a_row_does_not_depend_on_other_rows():
     keys = jax.random.split(jax.random.key(7), 2)
     batch = run("block", key=keys, stop=stop_at(0))
@@ -251,6 +258,7 @@ def test_a_row_does_not_depend_on_other_rows():
     assert (batch.info.blocks[1] == alone.info.blocks[0]).all()
 
 
+@pytest.mark.exhaustive
 def test_a_stream_ends_with_the_result_of_run():
     settings = {"num_samples": 4, "num_draft_tokens": 3, "max_new_tokens": LENGTH, "stop": STOP}
     parts = list(
@@ -270,7 +278,7 @@ def test_settings_that_are_leaves_do_not_retrace():
     assert function.cache_size() == before
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_token_that_the_target_bans_is_never_accepted():
     """The drafter always proposes one token, an end token that is banned by the minimum length."""
     stubborn = NextToken(np.full(5, 3, np.int32))
@@ -281,6 +289,7 @@ def test_a_token_that_the_target_bans_is_never_accepted():
         assert not (np.asarray(got.tokens) == 3).any()
 
 
+@pytest.mark.exhaustive
 def test_no_token_allowed_and_no_token_asked_for():
     nothing = run(transform=lambda logits, prefix: jnp.full_like(logits, -jnp.inf))
     assert (nothing.length == 0).all()
@@ -291,6 +300,7 @@ def test_no_token_allowed_and_no_token_asked_for():
     assert same_bits(part.tokens[1], run().tokens[1])
 
 
+@pytest.mark.exhaustive
 def test_a_context_that_is_full_takes_one_more_token():
     small = dataclasses.replace(MODEL, max_positions=4)
     full = run("greedy", model=small, drafter=small, max_new_tokens=2, num_samples=1)
@@ -351,7 +361,7 @@ def test_bad_arguments_get_one_line(change, words):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_constant_acceptance_rate_gives_the_closed_form():
     """The distributions do not depend on the path; 2**14 lanes, within five standard errors."""
     logits = jnp.log(jnp.array([0.5, 0.3, 0.2]))

@@ -98,6 +98,7 @@ def check(output, model, prompt, stop, transform):
     assert (output.info.accepted <= output.info.proposed).all()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("verifier", "drafter", "settings"),
     [
@@ -151,6 +152,7 @@ def speculate(verifier="token", model=SPARSE, drafter=DRAFT, prompt=PROMPT, **se
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("verifier", ["token", pytest.param("block", marks=pytest.mark.exhaustive)])
 def test_a_guess_outside_the_vocabulary_is_ignored(verifier):
     got = speculate(verifier, drafter=NextToken(np.full(VOCAB, VOCAB, np.int32)))
@@ -194,6 +196,7 @@ def gpt2(seed, vocab_size=11, **settings):
     return GPT2.init(config, jax.random.key(seed))
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("num_drafts", tiers.values(exhaustive=[2], release=[1]))
 def test_a_network_with_just_enough_positions_equals_one_with_more(num_drafts):
     """Prompt and new tokens fill the 8 positions; blocks are longer than the remaining ones."""
@@ -243,6 +246,7 @@ class Spoiled:
         return output._replace(logits=jnp.where(bad, self.value, output.logits), hidden=None)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     "verifier",
     [
@@ -288,7 +292,7 @@ def test_logits_that_are_not_numbers_are_cleaned_as_elsewhere(verifier):
         np.testing.assert_array_equal(ended.tokens[1::2], tokens[1::2])
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_wide_vocabulary_in_bfloat16_with_a_draft_in_float32():
     """256,000 tokens: greedy except for near-ties of bfloat16; most drafts are accepted."""
     draft = gpt2(0, 256_000, max_positions=16)

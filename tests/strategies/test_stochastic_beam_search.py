@@ -59,6 +59,7 @@ def drawn(distribution):
     return output, index
 
 
+@pytest.mark.exhaustive
 def test_sequences_are_distinct_and_their_log_probs_right(distribution, drawn):
     output, index = drawn
     assert (index[:, 0] != index[:, 1]).all()
@@ -119,6 +120,7 @@ def test_estimators(distribution, drawn):
     assert rms_error(12) < rms_error(6) < rms_error(2)
 
 
+@pytest.mark.exhaustive
 def test_the_whole_support_gives_exact_expectations(distribution):
     output = search(3, 40)
     exists = np.asarray(output.score) > -np.inf

@@ -74,6 +74,7 @@ def test_stream_ends_with_what_run_gives_and_grows(name):
     assert same_bits(last, whole)
 
 
+@pytest.mark.exhaustive
 @every
 def test_settings_that_are_leaves_do_not_retrace(name):
     function = getattr(decoding_jax, name)
@@ -83,6 +84,7 @@ def test_settings_that_are_leaves_do_not_retrace(name):
     assert function.cache_size() == before
 
 
+@pytest.mark.exhaustive
 @representative
 def test_no_step_is_spent_once_all_is_done(name):
     only = np.arange(5) == 2

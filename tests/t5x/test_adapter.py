@@ -72,6 +72,7 @@ def test_conformance(scanned, prefilled):
         check(trial)
 
 
+@pytest.mark.exhaustive
 def test_unsupported_calls_raise_errors_of_one_line():
     model = adapter(FakeNetwork(), False)
     prompt = model.start_prompt()
@@ -111,6 +112,7 @@ def test_biases_are_never_expanded_and_unknown_leaves_are():
     assert seen == {"cached_bias": (1, 5), "cur_iter": (6, 1), "mark": ()}
 
 
+@pytest.mark.exhaustive
 def test_forced_tokens_ban_all_others_and_a_forced_end_token_does_not_end_a_row():
     network = FakeNetwork()
     inputs = np.zeros((2, 12), np.int32)
@@ -133,6 +135,7 @@ def test_forced_tokens_ban_all_others_and_a_forced_end_token_does_not_end_a_row(
     np.testing.assert_allclose(np.stack(logits)[:, 1], other, atol=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_a_model_with_a_transform_built_in_conforms():
     """Ragged rows, trees and moves; the transform depends on the order of a path's tokens."""
     rule = transforms.chain(

@@ -58,6 +58,7 @@ def test_greedy_texts_scores_and_order(scanned, prefilled):
         np.testing.assert_allclose(scores[row, 0], log_probs(network, row, text).sum(), rtol=1e-5)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("fn", "rescaled"),
     [(decode_fns.temperature_sample, True), (decode_fns.arithmetic_sample, False)],
@@ -116,6 +117,7 @@ def nucleus(network, row, text, temperature):
     return prob
 
 
+@pytest.mark.exhaustive
 def test_codes_are_untouched_by_a_forced_prompt():
     """A token of probability p is the first of floor(8 p) or ceil(8 p) of 8 samples."""
     given = arguments()
@@ -127,6 +129,7 @@ def test_codes_are_untouched_by_a_forced_prompt():
             assert abs(first.count(token) - expected) < 1 + 1e-3
 
 
+@pytest.mark.exhaustive
 def test_limits_count_from_the_prompt():
     given = arguments()
     settings = {"topk": 0, "max_decode_steps": 100, "max_decode_steps_hard_limit": 2}
@@ -147,6 +150,7 @@ def test_settings_may_be_traced():
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.exhaustive
 def test_a_transform_applies_to_new_tokens_and_not_to_the_prompt():
     given = arguments()
     allowed = transforms.allowed_tokens(jnp.array([False, True, True, False, False, False, True]))
@@ -155,6 +159,7 @@ def test_a_transform_applies_to_new_tokens_and_not_to_the_prompt():
         assert {token for text in texts(decodes, row) for token in text} <= {1, 2, 6}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("scanned", "prefilled"),
     [(True, True), pytest.param(False, False, marks=pytest.mark.exhaustive)],
@@ -179,6 +184,7 @@ def four_beams():
     return run(decode_fns.beam_search, arguments(), num_decodes=4)
 
 
+@pytest.mark.exhaustive
 def test_unfinished_hypotheses_come_before_finished_ones():
     decodes, scores = four_beams()
     for row in range(3):
@@ -203,6 +209,7 @@ def test_a_row_of_nan_reaches_no_other():
     np.testing.assert_array_equal(got[1][1:], want[1][1:])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("rescaled", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_callbacks_may_force_tokens_and_change_logits(rescaled):
     """The state callback ends every text at its third new token; the other bans token 2."""
@@ -235,6 +242,7 @@ def test_callbacks_may_force_tokens_and_change_logits(rescaled):
         assert 2 not in text
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("fn", "settings"),
     [

@@ -55,6 +55,7 @@ def without_two(logits, prefix):
     return logits.at[..., 2].set(-jnp.inf)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     "name",
     tiers.values(
@@ -89,6 +90,7 @@ def test_searches_are_the_strategies_with_the_best_last(name):
         assert list(new_texts(decodes, row)) == tokens
 
 
+@pytest.mark.exhaustive
 def test_contrastive_search_is_the_strategy():
     given = {"transform": without_two, "max_decode_steps": 5}
     settings = {"penalty_alpha": 0.6, "top_k": 3}
@@ -107,6 +109,7 @@ def test_contrastive_search_is_the_strategy():
         decode(decode_fns.contrastive_search, True, num_decodes=2)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     "name", tiers.values(exhaustive=["conditional_sample", "smc_sample", "arithmetic_sample"])
 )
@@ -167,6 +170,7 @@ def bias_by_all_fields(logits, state):
     return logits + jnp.where(is_biased, 1.0 - state.log_prob[:, None] / 10, 0.0)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("name", "rescaled"),
     tiers.combinations(
@@ -191,6 +195,7 @@ def test_callbacks_have_the_same_effect_as_on_a_t5x_network(name, rescaled):
     assert forced <= {4, 2}
 
 
+@pytest.mark.exhaustive
 def test_first_logits_may_differ_between_lanes():
     """A callback allows each of 3 lanes another first token."""
 

@@ -64,6 +64,7 @@ def greedy_texts(rescaled):
     return run(decode_fns.temperature_sample, topk=1, rescale_log_probs=rescaled)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("drafter", "settings"),
     [
@@ -94,6 +95,7 @@ def test_greedy_texts_are_those_of_greedy_decoding(drafter, settings):
     np.testing.assert_allclose(got[1], want[1], rtol=1e-5)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("rescaled", tiers.values(exhaustive=[True], release=[False]))
 def test_the_code_verifier_returns_what_arithmetic_sampling_returns(rescaled):
     settings = {
@@ -127,6 +129,7 @@ def rescaled_distribution(row):
     )
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("drafter", "settings"),
     [
@@ -186,7 +189,7 @@ def target_calls(model, drafter, prompt):
     ).info.target_calls
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_draft_that_is_the_target_is_read_and_bound_and_never_rejected(tmp_path):
     """The arrays of a checkpoint determine its shape, and ``config`` its activations."""
     model, target = bound()
@@ -203,7 +206,7 @@ def test_a_draft_that_is_the_target_is_read_and_bound_and_never_rejected(tmp_pat
     assert plain.config.mlp_activations == ("gelu", "linear")
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_draft_sees_the_prompt_as_its_decoder_does(tmp_path):
     model = T5Decoder.init(DECODER, jax.random.key(0))
     save_t5x(model, tmp_path)
@@ -213,6 +216,7 @@ def test_a_draft_sees_the_prompt_as_its_decoder_does(tmp_path):
     assert target_calls(model, drafts.bind(drafter, model), prompt) == math.ceil(8 / 4)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "settings",
     tiers.values(

@@ -168,7 +168,7 @@ def test_a_run_goes_on_where_it_was_killed(monkeypatch, capsys, tmp_path):
     assert len(ran) == 3  # a case, again in another order, and a refusal
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_cases_pair_every_setting_with_every_strategy():
     strategies = list(find([]))
     drafted = [s for s in strategies if s.draft is not None]
@@ -237,7 +237,7 @@ def test_the_bar_estimates_the_time_left_after_a_tenth_of_the_cases(capsys):
     assert "<" not in "".join(shown[:2])
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_a_merged_problem_has_the_distributions_of_its_parts(transform):
     """The merged transform and stop condition give each row the results of its single problem."""
@@ -253,7 +253,7 @@ def test_a_merged_problem_has_the_distributions_of_its_parts(transform):
             np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_merged_case_finds_mistakes_of_one_combination(monkeypatch):
     monkeypatch.setattr(running, "MERGED_REPEATS", 16)
     merged = MergedProblem("smooth", (("none", "one token"), ("none", "sequences")))
@@ -275,7 +275,7 @@ def test_processes_share_the_cases():
     assert 1e-3 / 48 < found[names[1]].smallest_p < 1
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_mistakes_of_beams_are_found(monkeypatch):
     """Another penalty, and draws of fewer candidates: at level 1e-6 for each of 32 tests."""
     problem = Problem("zeros", "none", "end tokens")

@@ -33,7 +33,7 @@ def by_code(model, key=KEY):
     return decoding_jax.arithmetic_sample(model, PROMPT, key, **settings)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize("error", [0.0, 0.01, 0.1])
 def test_margins_are_within_what_the_error_explains(error):
     best = greedy_differences(MODEL, PROMPT, greedy(off_by(error)), greedy(MODEL))
@@ -43,6 +43,7 @@ def test_margins_are_within_what_the_error_explains(error):
         assert all(0 <= d.margin <= bound for d in differences)
 
 
+@pytest.mark.exhaustive
 def test_what_rounding_cannot_explain_has_a_margin():
     """Another key, another model: a tenth of the margins at most is below 0.01."""
     other = TableLM.random(jax.random.key(4), 5)

@@ -25,6 +25,7 @@ def test_conforms_to_the_bit(trial, check):
     check(trial)
 
 
+@pytest.mark.exhaustive
 def test_lockstep_conforms_with_what_it_offers():
     names = check_model(MODEL.lockstep())
     offered = {"continues", "num_layers", "rewinds", "select", "widens", "with_features"}

@@ -129,6 +129,7 @@ CASES = {
 }
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     "name", tiers.values(exhaustive=["rising", "confident"], release=["constant"])
 )

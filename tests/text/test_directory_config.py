@@ -166,6 +166,7 @@ def test_files_of_another_kind_are_one_line(file, value, message, tmp_path):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.exhaustive
 def test_the_start_token_of_a_file_and_of_a_call(tmp_path):
     path = shutil.copytree(embedded()["translation-en-fr-draft"], tmp_path / "model")
     model, tokenizer = decoding_jax.load(path)

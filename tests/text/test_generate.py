@@ -64,6 +64,7 @@ def test_a_text_keeps_its_samples_in_any_batch():
     assert [c.tokens for c in run(TEXTS[:1])[0]] == [c.tokens for c in want[0]]
 
 
+@pytest.mark.exhaustive
 def test_stream_grows_into_generate(llama):
     settings = {"max_new_tokens": 6, "stop": Stop(eos_ids=())}
     [want] = decoding_jax.generate(llama, TOKENIZER, ["hello"], **settings)

@@ -145,6 +145,7 @@ def test_transforms_come_in_the_order_of_transformers():
     assert beams[-2].count == 2
 
 
+@pytest.mark.exhaustive
 def test_generate_and_stream_take_parameters_or_a_config():
     by_name = decoding_jax.generate(
         TABLE, Digits(), TEXTS, strategy="sample", num_samples=2, max_new_tokens=4, key=KEY
@@ -163,6 +164,7 @@ def test_generate_and_stream_take_parameters_or_a_config():
         assert [[c.tokens for c in row] for row in rows] == want
 
 
+@pytest.mark.exhaustive
 def test_guidance_is_that_of_a_guided_model():
     want = decoding_jax.generate(guided(TABLE, 1.5), Digits(), TEXTS, max_new_tokens=4)
     got = decoding_jax.generate(TABLE, Digits(), TEXTS, guidance_scale=1.5, max_new_tokens=4)

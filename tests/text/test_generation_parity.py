@@ -87,6 +87,7 @@ FILES = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("files", "family"),
     tiers.combinations(itertools.product(FILES, FAMILIES), [("start", "t5"), ("old", "t5")]),
@@ -157,6 +158,7 @@ def grid():
 GRID = sorted({*grid(), *REPRESENTATIVE})
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("family", "mode", "length", "logits"),
     tiers.combinations(GRID, REPRESENTATIVE),
@@ -170,6 +172,7 @@ def test_deterministic_modes_decode_the_same_tokens(family, mode, length, logits
 GUIDED = {"guidance_scale": 1.8, "do_sample": False, "max_new_tokens": 7}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("negative", [None, [7, 5, 2]])
 def test_guidance_has_the_scores_of_transformers(negative, pairs):
     model, loaded = pairs["gpt2"]

@@ -30,6 +30,7 @@ each = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.release
 @each
 def test_generate_has_texts_of_the_language_and_warns_where_there_is_none(name):
     with pytest.warns(UserWarning, match="texts: got no completion for text 1, of 3: no text"):
@@ -42,6 +43,7 @@ def test_generate_has_texts_of_the_language_and_warns_where_there_is_none(name):
         assert all(c.finished for c in row)
 
 
+@pytest.mark.release
 @each
 def test_a_job_has_them_too_and_counts_a_fault(name):
     found = []
@@ -69,7 +71,7 @@ def test_a_job_has_them_too_and_counts_a_fault(name):
     assert found[-1]["error"] == "no output: no text of the language was reached"
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_arithmetic_codes_of_a_language():
     """The samples of both, and the probability of the language; and a list that is too short."""
     settings = {**SETTINGS, "max_texts": 3}

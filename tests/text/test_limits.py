@@ -60,6 +60,7 @@ def test_a_default_that_cuts_is_warned_of_once():
     )
 
 
+@pytest.mark.exhaustive
 def test_streams_and_parameters_of_transformers_warn_too():
     endless = {"eos_token_id": [], "num_beams": 1}
     warned = "max_new_tokens: got none, and the default of 20 cut 1 of 1 texts"
@@ -88,6 +89,7 @@ def test_no_texts_give_no_completions_and_limits_are_as_many_as_texts():
         decoding_jax.generate(TABLE, Digits(), ["1", "2"], stop=Stop(max_new_tokens=[1, 2, 3]))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_without_a_limit_each_text_gets_what_fits(batch_size):
     """Texts that need more room share no batch with those that leave less."""
@@ -111,6 +113,7 @@ def test_a_streamed_text_gets_what_fits():
     assert rows[0][0].tokens == [2, 3]
 
 
+@pytest.mark.exhaustive
 def test_a_function_of_ones_own_gets_the_limit_of_its_texts():
     def greedy(model, prompt, *, max_new_tokens, stop):
         return decoding_jax.greedy(model, prompt, max_new_tokens=max_new_tokens, stop=stop)
@@ -125,6 +128,7 @@ def test_a_function_of_ones_own_gets_the_limit_of_its_texts():
         decoding_jax.generate(COUNTING, Digits(), ["1"], max_new_tokens=0, strategy=greedy)
 
 
+@pytest.mark.exhaustive
 def test_an_empty_text_is_a_prompt_where_the_tokenizer_adds_a_token():
     [[completion]] = decoding_jax.generate(COUNTING, WithFirst(), [""], max_new_tokens=2)
     assert completion.tokens == [0]
@@ -134,6 +138,7 @@ def test_an_empty_text_is_a_prompt_where_the_tokenizer_adds_a_token():
         decoding_jax.generate(COUNTING, Digits(), ["1", ""], max_new_tokens=2)
 
 
+@pytest.mark.exhaustive
 def test_truncated_prompts_keep_their_end_and_the_first_token():
     def ids_of(text, **given):
         call = TextCall("stream", {}, COUNTING, WithFirst(), [text], truncate=True, **given)
@@ -157,6 +162,7 @@ def test_truncated_prompts_keep_their_end_and_the_first_token():
     assert completion.tokens == [6, 0, 1]
 
 
+@pytest.mark.exhaustive
 def test_truncated_inputs_keep_their_beginning_and_the_end_token():
     tokenizer = ByteTokenizer()
     ids = tokenizer.encode("good morning")

@@ -34,6 +34,7 @@ def tokens(rows):
     return [[c.tokens for c in row] for row in rows]
 
 
+@pytest.mark.exhaustive
 def test_enough_time_changes_nothing():
     want = decoding_jax.generate(TABLE, Digits(), TEXTS, **SETTINGS)
     got = decoding_jax.generate(TABLE, Digits(), TEXTS, max_time=1000, **SETTINGS)
@@ -94,6 +95,7 @@ def test_a_function_that_cannot_be_interrupted_is_refused():
         decoding_jax.generate(TABLE, Digits(), TEXTS, strategy=shout, max_time=1)
 
 
+@pytest.mark.exhaustive
 def test_a_fast_stream_reports_more_tokens_at_a_time(monkeypatch):
     """Chunks grow while they take less than 50 ms, and shrink where they take longer."""
     settings = {"max_new_tokens": 16, "stop": Stop(eos_ids=()), "transform": digits_only}

@@ -76,6 +76,7 @@ def decode(name, model_name, drafter_name="DRAFT"):
     return jax.device_get(strategy.function(*args, **settings))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", tiers.strategies(SETTINGS))
 def test_a_row_that_is_nan_from_the_start_has_no_number_and_reaches_no_other(name):
     got, want = decode(name, "AT_START"), decode(name, "SOUND")
@@ -145,6 +146,7 @@ def test_nan_in_a_draft_is_a_ban():
     assert not got.nan_logits.any()
 
 
+@pytest.mark.exhaustive
 def test_a_ban_of_every_token_and_infinity_are_numbers():
     ban_all = transforms.allowed_tokens(np.zeros(VOCABULARY, bool))
     for transform in (ban_all, lambda logits, prefix: jnp.full_like(logits, jnp.nan)):
@@ -156,6 +158,7 @@ def test_a_ban_of_every_token_and_infinity_are_numbers():
     assert got.log_prob.tolist() == [[0.0]] * 3
 
 
+@pytest.mark.exhaustive
 def test_hidden_states_that_are_nan():
     """A candidate with such a state is chosen by no step; a prompt with one ends at once."""
     hidden = TABLE.features
@@ -191,6 +194,7 @@ OTHERS = (
 )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name", tiers.of_table(SETTINGS, exhaustive=["sample", *MORE], release=OTHERS)
 )
@@ -219,6 +223,7 @@ def test_stream_text_warns_once():
     assert pieces == ["", ""]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name", tiers.of_table(SETTINGS, exhaustive=["greedy", "beam_search", *MORE], release=OTHERS)
 )
@@ -279,6 +284,7 @@ T5X = {
 T5X_SHOWN, T5X_MORE = ("beam_search", "temperature_sample"), ("best_k_search", "speculative_sample")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name",
     tiers.values(
@@ -308,6 +314,7 @@ def test_t5x_sorts_nan_before_every_number(name):
     assert np.isnan(jax.device_get(call(AT_START))[1][1]).any()
 
 
+@pytest.mark.exhaustive
 def test_rescaled_scores_of_t5x_are_nan_too():
     given = {"eos_id": 0, "num_decodes": 1, "rescale_log_probs": True}
     inputs = np.pad(np.asarray(PROMPT.tokens), ((0, 0), (1, LENGTH)))
@@ -339,6 +346,7 @@ def test_a_nan_wins_no_choice():
     assert choice.minimum_bayes_risk(["bad"], utility) == 0
 
 
+@pytest.mark.exhaustive
 def test_a_mean_of_nan_is_nan():
     assert np.isnan(
         quality.mean(lambda text, _: NAN if text == "bad" else 1.0, ["bad", "a"], ["x"])
@@ -351,6 +359,7 @@ def test_a_mean_of_nan_is_nan():
         assert np.isnan(got).tolist() == [False, True, False]
 
 
+@pytest.mark.exhaustive
 def test_scores_of_tokens_are_nan():
     with pytest.warns(NanLogitsWarning):
         made = decoding_jax.generate(
@@ -360,6 +369,7 @@ def test_scores_of_tokens_are_nan():
         assert np.isfinite(completion.scores.log_prob).all()
 
 
+@pytest.mark.exhaustive
 def test_nan_anywhere_in_a_wide_vocabulary_is_seen():
     """XLA's own maximum loses some NaN on a CPU."""
     rng = np.random.default_rng(0)

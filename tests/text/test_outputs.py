@@ -21,6 +21,7 @@ TEXTS = ["1 2 3", "4"]
 NO_ENDS = Stop(eos_ids=())
 
 
+@pytest.mark.exhaustive
 def test_the_last_item_of_a_stream_is_what_generate_returns():
     """Earlier items leave out an incomplete character at the end of a text."""
     real = transforms.allowed_tokens(range(1, 7))
@@ -35,6 +36,7 @@ def test_the_last_item_of_a_stream_is_what_generate_returns():
     assert not any(row[0].text.endswith("\ufffd") for item in early for row in item)
 
 
+@pytest.mark.exhaustive
 def test_a_stream_compiles_nothing_after_its_first_item():
     settings = {"strategy": "sample", "num_samples": 3, "max_new_tokens": 7, "stop": NO_ENDS}
     items = decoding_jax.stream(TABLE, Digits(), TEXTS, key=jax.random.key(0), **settings)
@@ -47,6 +49,7 @@ def test_a_stream_compiles_nothing_after_its_first_item():
     assert [len(c.tokens) for row in last for c in row] == [7] * 6
 
 
+@pytest.mark.exhaustive
 def test_completions_have_the_info_of_their_strategy():
     """Each sequence has its weight and each text its threshold, for any batch size."""
     settings = {"strategy": "stochastic_beam_search", "beam_size": 3, "max_new_tokens": 3}
@@ -60,7 +63,7 @@ def test_completions_have_the_info_of_their_strategy():
     assert len({float(row[0].info.threshold) for row in rows}) == 3
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_completions_have_the_counts_of_a_speculation():
     settings = {"strategy": "speculative_sample", "drafter": TABLE, "num_draft_tokens": 2}
     settings |= {"num_samples": 2, "max_new_tokens": 4, "stop": NO_ENDS}
@@ -92,7 +95,7 @@ def test_end_tokens_are_the_tokenizers_unless_others_are_named(monkeypatch, stop
     assert all(s.min_new_tokens == (0 if stop is None else stop.min_new_tokens) for s in seen)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_greedy_verification_needs_no_key_by_any_door():
     settings = {"strategy": "speculative_sample", "drafter": TABLE, "verifier": "greedy"}
     settings |= {"num_draft_tokens": 2, "max_new_tokens": 4, "stop": NO_ENDS}
@@ -108,6 +111,7 @@ def test_greedy_verification_needs_no_key_by_any_door():
     assert direct.tokens[:, 0].tolist() == [row[0].tokens for row in want]
 
 
+@pytest.mark.exhaustive
 def test_a_completions_numbers_are_pythons():
     settings = {"strategy": "speculative_sample", "drafter": TABLE, "num_draft_tokens": 2}
     [[completion]] = decoding_jax.generate(
@@ -167,6 +171,7 @@ def test_a_progress_bar_is_printed_on_terminals_and_can_be_turned_off(monkeypatc
         assert ("decoding:" in file.getvalue()) == shown
 
 
+@pytest.mark.exhaustive
 def test_completions_and_records_have_the_log_probabilities_of_draws():
     """The job's key of an input is not that of ``generate``, but the figures are of one kind."""
     settings = {"num_samples": 3, "max_new_tokens": 4, "with_sample_log_prob": True}

@@ -76,6 +76,7 @@ def without_draft_calls(rows):
     ]
 
 
+@pytest.mark.exhaustive
 @every
 def test_a_text_has_the_result_of_any_other_batch(run, name):
     found = run(name)
@@ -86,7 +87,7 @@ def test_a_text_has_the_result_of_any_other_batch(run, name):
     assert without_draft_calls(back) == without_draft_calls(found)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @every
 def test_a_second_call_compiles_nothing(run, name):
     """The strategy, its settings and the keys are arguments of the programs."""
@@ -109,6 +110,7 @@ def test_counts_are_those_of_the_text(run):
         assert {c.info.model_calls for c in row} == {max(len(c.tokens) for c in row)}
 
 
+@pytest.mark.exhaustive
 def test_what_cannot_be_refilled_is_decoded_in_batches(monkeypatch):
     def forbidden(*args):
         raise AssertionError
@@ -122,7 +124,7 @@ def test_what_cannot_be_refilled_is_decoded_in_batches(monkeypatch):
         check_equal(decoding_jax.generate(TABLE, Digits(), texts, **(settings | more)), want)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize("mesh", [None, {"data": 2, "model": 2}])
 @pytest.mark.parametrize(
     "settings",

@@ -55,6 +55,7 @@ def test_tokens_are_those_of_the_whole_text() -> None:
     assert [tokenizer.encode(x) for x in TEXTS] == [plain.encode(PREFIX + x) for x in TEXTS]
 
 
+@pytest.mark.exhaustive
 def test_generate_gives_what_whole_texts_give() -> None:
     plain = Words()
     model, tokenizer = share_prefix((MODEL, plain), PREFIX)
@@ -63,6 +64,7 @@ def test_generate_gives_what_whole_texts_give() -> None:
     same(decoding_jax.generate(model, tokenizer, TEXTS, **settings), whole)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     "settings",
     tiers.values(
@@ -102,7 +104,7 @@ def test_what_texts_have_in_common_is_found() -> None:
         with_common_prefix(T5({}, T5Config(9, 8, 2, 4, 8, 1, 1)), ids)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_calls_that_share_what_they_find_decode_the_same() -> None:
     texts = [PREFIX * 5 + x for x in TEXTS]
     assert with_common_prefix(MODEL, [Words().encode(x) for x in texts]).tokens.shape == (64,)

@@ -13,6 +13,7 @@ TEXTS = ["1 2 3", "4", "5 6", "2 2", "6 5 4 3", "1"]
 NO_ENDS = Stop(eos_ids=())
 
 
+@pytest.mark.exhaustive
 def test_numbers_of_texts_and_tokens_within_a_size_share_a_program():
     def lengths(count, max_new_tokens):
         settings = {"max_new_tokens": max_new_tokens, "stop": NO_ENDS}
@@ -28,6 +29,7 @@ def test_numbers_of_texts_and_tokens_within_a_size_share_a_program():
     assert decoding_jax.greedy.cache_size() == before + 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "settings"),
     [

@@ -111,6 +111,7 @@ CASES = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "strategy",
     tiers.values(
@@ -140,7 +141,7 @@ def test_texts_end_with_the_first_token_that_completes_a_string(strategy):
         assert completion.finished or strategy == "best_k_search" or len(completion.tokens) == 7
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_beam_search_keeps_its_width_where_many_tokens_end_a_text():
     """At saturating width, the best texts are those of an exhaustive search."""
     settings = {"max_new_tokens": 2, "stop": Stop(eos_ids=()), "stop_strings": ["b", "##"]}
@@ -156,7 +157,7 @@ def test_a_beam_search_keeps_its_width_where_many_tokens_end_a_text():
     assert sum(np.exp(list(compiled.values()))) == pytest.approx(1, abs=1e-5)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_the_string_stays_and_a_minimum_holds():
     settings = {"max_new_tokens": 7, "strategy": "greedy"}
     texts = ["1 2 3", "4", "5 6"]
@@ -172,7 +173,7 @@ def test_the_string_stays_and_a_minimum_holds():
     assert min(len(row[0].tokens) for row in rows) >= 4
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_config_and_a_stream_take_stop_strings():
     settings = {"max_new_tokens": 7, "eos_token_id": [], "stop_strings": ["b#"]}
     config = GenerationConfig(**settings)
@@ -183,7 +184,7 @@ def test_a_config_and_a_stream_take_stop_strings():
     assert pieces.output[0][0].tokens == got.tokens
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_the_batch_job_takes_stop_strings(tmp_path):
     (tmp_path / "inputs.txt").write_text("1 2 3\n4\n5 6\n")
     made = []
@@ -250,7 +251,7 @@ class Marked(Spelled):
         return super().token_texts(size)._replace(special={4: b"<end>"})
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_calls_streams_and_jobs_end_with_a_special_token(tmp_path):
     texts, settings = ["1 2 3", "4", "5 6"], {"max_new_tokens": 7, "strategy": "greedy"}
     stop = Stop(eos_ids=())

@@ -55,6 +55,7 @@ def decoded(call, texts=TEXTS, **settings):
     return [[(c.tokens, c.text, c.log_prob, c.score, c.finished) for c in row] for row in found]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", tiers.values(*SHOWN, exhaustive=MORE, release=OTHERS))
 def test_an_object_is_its_name_with_the_same_settings(name):
     """Values of single texts follow them through sorting and batches of two."""
@@ -65,6 +66,7 @@ def test_an_object_is_its_name_with_the_same_settings(name):
     assert got == want
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("call", [decoding_jax.generate, decoding_jax.stream])
 def test_shuffled_texts_and_settings_give_shuffled_completions(call):
     order = [3, 0, 4, 2, 1]
@@ -77,6 +79,7 @@ def test_shuffled_texts_and_settings_give_shuffled_completions(call):
     assert [[c[:2] for c in row] for row in got] == [[c[:2] for c in want[i]] for i in order]
 
 
+@pytest.mark.exhaustive
 def test_a_stream_takes_an_object():
     strategy = made("beam_search", {"max_new_tokens": 5, **CASES["beam_search"]})
     want = decoded(decoding_jax.generate, strategy=strategy)
@@ -88,6 +91,7 @@ def test_a_stream_takes_an_object():
     assert joined == [row[0][1] for row in want]
 
 
+@pytest.mark.exhaustive
 def test_the_limit_and_the_end_tokens_are_those_of_a_call_without_any():
     """Without a limit it is 64 tokens, of which a warning tells; the tokenizer ends texts."""
     for settings, cut in (({}, False), ({"stop": Stop(eos_ids=())}, True)):
@@ -156,6 +160,7 @@ def test_an_object_of_ones_own_class():
         assert decoded(decoding_jax.stream, strategy=strategy, **given) == want
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", tiers.values(*SHOWN, exhaustive=MORE, release=OTHERS))
 def test_what_stands_beside_a_strategy_fills_its_empty_fields(name):
     """Objects and partials of all forms make the call of a name with all settings."""
@@ -177,6 +182,7 @@ def test_what_stands_beside_a_strategy_fills_its_empty_fields(name):
         decoded(decoding_jax.generate, strategy=form, **given)
 
 
+@pytest.mark.exhaustive
 def test_the_transform_and_the_key_beside_an_object():
     given = {"key": KEY, "max_new_tokens": 4, "transform": EACH}
     want = decoded(decoding_jax.generate, strategy="sample", num_samples=2, **given)

@@ -49,7 +49,7 @@ def equal(a, b):
         np.testing.assert_allclose(one, other, atol=2e-6)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_each_number_is_the_table_s():
     """Three chunks, of which the last has one token; and nothing is computed after ``end``."""
     prompt = decoding_jax.Prompt(jnp.array([[1, 2, 0], [3, 4, 5]]), jnp.array([2, 3]))
@@ -64,6 +64,7 @@ def test_each_number_is_the_table_s():
     assert not part.log_prob[:, :, 17:].any()
 
 
+@pytest.mark.exhaustive
 def test_a_text_and_its_prompt_are_read_by_one_call():
     """As by chunks, to the model's last position; texts of a few lengths share one program."""
     model = Llama.init(LlamaConfig(VOCABULARY, 8, 1, 1, 8, 8, 1, max_positions=40), KEY)
@@ -92,6 +93,7 @@ def test_several_sequences_of_a_prompt_share_a_few_programs():
     assert compiled_scores.cache_size() == before
 
 
+@pytest.mark.exhaustive
 def test_the_scores_of_completions():
     """Ragged texts with several samples each; the transform does not show in the scores."""
     settings = {"strategy": "sample", "num_samples": 2, "max_new_tokens": 20}
@@ -117,7 +119,7 @@ def test_a_stream_scores_what_it_has_so_far():
         check(completion.scores, log_probs, completion.tokens, 3)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize("strategy", ["sample", "beam_search"])
 def test_streams_score_what_they_have_so_far(strategy):
     """Tokens that a beam search takes back are scored anew; the last item is ``generate``'s."""
@@ -149,7 +151,7 @@ def test_what_with_scores_takes(given):
         decoding_jax.generate(TABLE, Digits(), TEXTS, with_scores=given)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_cache_to_which_tokens_can_only_be_appended():
     """It cannot rewind, so a stream reads everything anew."""
 
@@ -173,7 +175,7 @@ def test_a_cache_to_which_tokens_can_only_be_appended():
         assert row[0].scores.log_prob.sum() == pytest.approx(row[0].log_prob, abs=1e-5)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_an_encoder_decoder():
     """Texts of several lengths; the scores of a text alone are those that it has in a batch."""
     model, tokenizer = decoding_jax.load("translation-en-fr-draft")

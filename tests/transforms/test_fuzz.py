@@ -66,6 +66,7 @@ def expected_logits(order, settings, logits, prompt, length, tokens, count):
     return logits
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("seed", tiers.values(exhaustive=range(3), release=range(3, 6)))
 def test_random_chains_of_all_transforms_are_their_equations(seed):
     """100 batches of 8 rows a seed, after prefixes of all lengths; a threshold is never met."""
@@ -162,6 +163,7 @@ def without_absent(output, absent):
     return output._replace(**fields)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("name", "seeds"),
     [

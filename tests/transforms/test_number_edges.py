@@ -42,6 +42,7 @@ def kept(transform, rows):
     return out[: len(rows)] > -np.inf
 
 
+@pytest.mark.exhaustive
 @pytest.mark.optimized
 @pytest.mark.parametrize("name", MADE)
 def test_a_nan_in_a_wide_vocabulary_counts_as_banned(name):
@@ -79,6 +80,7 @@ def test_a_temperature_that_overflows_keeps_the_order_and_the_differences():
     np.testing.assert_allclose(got[5], [3e9, 2e9, -inf, 1e9], rtol=1e-6)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "size",
     [

@@ -182,6 +182,7 @@ def names_of(output, row):
     return np.array([NAMES.index(tuple(tokens[:length])) for tokens, length in rows])
 
 
+@pytest.mark.exhaustive
 def test_greedy_takes_the_likeliest_child():
     output = decoding_jax.greedy(MODEL, PROMPT, **SETTINGS)
     for row in range(2):
@@ -192,6 +193,7 @@ def test_greedy_takes_the_likeliest_child():
         assert NAMES[names_of(output, row)[0]] == text
 
 
+@pytest.mark.exhaustive
 def test_samples_follow_the_restricted_distribution():
     """2,048 draws of each prompt: 8 lanes of 256 rows. Chi-square at level 1e-3 for both."""
     prompt = Prompt(jnp.tile(PROMPT.tokens, (256, 1)), jnp.tile(PROMPT.length, 256))
@@ -204,6 +206,7 @@ def test_samples_follow_the_restricted_distribution():
         assert chi_square(counts, np.exp(restricted)).p_value > 1e-3 / 2
 
 
+@pytest.mark.exhaustive
 def test_arithmetic_samples_are_spread_over_the_names():
     output = decoding_jax.arithmetic_sample(
         MODEL, PROMPT, jax.random.key(3), num_samples=64, **SETTINGS
@@ -213,6 +216,7 @@ def test_arithmetic_samples_are_spread_over_the_names():
         assert (np.abs(counts - 64 * np.exp(distribution_of(row)[1])) < 1 + 1e-3).all()
 
 
+@pytest.mark.exhaustive
 def test_a_wide_beam_ranks_all_names():
     """The beam is wider than the number of names, so its last places are empty."""
     output = decoding_jax.beam_search(MODEL, PROMPT, beam_size=10, **SETTINGS)

@@ -75,6 +75,7 @@ def test_top_k_of_hard_rows():
     np.testing.assert_array_equal(first_k(rows, per_row), sorted_k(rows, per_row))
 
 
+@pytest.mark.exhaustive
 def test_top_p_of_hard_rows():
     rows = hard_rows()
     for p in (0.0, 0.1003, 0.4999, 0.9001, 0.9997):
@@ -82,6 +83,7 @@ def test_top_p_of_hard_rows():
         np.testing.assert_array_equal(got, sorted_nucleus(rows, p), err_msg=str(p))
 
 
+@pytest.mark.exhaustive
 def test_the_steps_of_a_gpu_find_the_same_tokens(monkeypatch):
     monkeypatch.setattr(gpu, "either", lambda on_gpu, elsewhere: on_gpu())
     rows = np.concatenate([hard_rows(), hard_rows(seed=1)[:, ::-1]])
@@ -94,6 +96,7 @@ def test_the_steps_of_a_gpu_find_the_same_tokens(monkeypatch):
     np.testing.assert_array_equal(found, sorted_nucleus(rows, 0.9001))
 
 
+@pytest.mark.exhaustive
 def test_a_wrong_hint_does_not_change_the_result():
     rows = hard_rows()[:6]
     want = nucleus(rows, jnp.float32(0.9))
@@ -109,6 +112,7 @@ def test_a_fraction_of_equal_masses():
         np.testing.assert_array_equal(keep[0], np.arange(10) < n)
 
 
+@pytest.mark.exhaustive
 def test_top_p_at_a_vocabulary_of_256000():
     """The same set as by a float64 sort: flat and peaked rows, ties, a different p in each row."""
     rng = np.random.default_rng(0)
@@ -131,6 +135,7 @@ def test_top_p_at_a_vocabulary_of_256000():
         np.testing.assert_array_equal(keep, sorted_nucleus(row[None], float(fraction))[0])
 
 
+@pytest.mark.exhaustive
 def test_integer_masses_are_the_softmax():
     """Each token to 2**-40 of the total, besides the rounding of float32 differences up to 36."""
     rows = np.random.default_rng(1).normal(size=(2, 256_000)).astype(np.float32) * 4

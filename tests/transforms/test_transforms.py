@@ -191,6 +191,7 @@ def test_allowed_tokens_as_masks_and_sets():
         np.testing.assert_array_equal(transforms.allowed_tokens(same)(logits, prefix), want)
 
 
+@pytest.mark.exhaustive
 def test_bfloat16_logits():
     logits = jnp.asarray(make_logits("masked")).astype(jnp.bfloat16)
     transform = transforms.chain(transforms.temperature(0.7), transforms.top_p(0.8))
@@ -200,6 +201,7 @@ def test_bfloat16_logits():
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.exhaustive
 def test_infinite_logits_and_negative_zero():
     """Several logits may be +inf, which counts as the largest float; -0.0 ties with 0.0."""
     logits = jnp.array([[-0.0, 0.0, -0.0, -30.0], [jnp.inf, 0.0, jnp.inf, 1.0]])[:, None, None, :]

@@ -23,6 +23,7 @@ def test_an_empty_chain_changes_nothing():
     assert transforms.chain()(logits, make_prefix()) is logits
 
 
+@pytest.mark.exhaustive
 def test_a_chain_applies_in_the_order_given():
     logits, prefix = jnp.asarray(make_logits()), make_prefix()
     one, other = transforms.top_k(3), transforms.top_p(0.5)
@@ -32,6 +33,7 @@ def test_a_chain_applies_in_the_order_given():
     np.testing.assert_array_equal(forward, nested)
 
 
+@pytest.mark.exhaustive
 def test_top_p_applies_to_the_tokens_that_top_k_kept():
     logits = jnp.log(jnp.array([0.4, 0.3, 0.2, 0.1]))[None, None, None, :]
     kept = run(transforms.chain(transforms.top_k(2), transforms.top_p(0.55)), logits)

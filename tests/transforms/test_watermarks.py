@@ -49,6 +49,7 @@ def p_values(mark, draft=None):
     return [chi_square(count_outcomes(want, half), want.prob).p_value for half in halves]
 
 
+@pytest.mark.exhaustive
 def test_a_text_has_the_distribution_that_it_has_without_a_mark():
     """Averaged over keys: 4,096 texts of each kind, each with its own key; chi-square, level 1e-4.
 
@@ -57,7 +58,7 @@ def test_a_text_has_the_distribution_that_it_has_without_a_mark():
     assert min(p_values(both)) > LEVEL
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_text_whose_repeated_contexts_are_marked_has_another_distribution(monkeypatch):
     """The same test sees what would be wrong without the exception for repeated contexts."""
     kept = watermarks.keyed_bits
@@ -69,7 +70,7 @@ def test_a_text_whose_repeated_contexts_are_marked_has_another_distribution(monk
     assert max(p_values(lambda logits, prefix: both(logits, prefix))) < 1e-12  # traced again
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_text_has_the_same_distribution_under_speculation():
     """As above, with a draft that differs from the model, and the verifier ``token``."""
     assert min(p_values(both, DRAFT)) > LEVEL
@@ -94,7 +95,7 @@ def test_p_values_of_unmarked_texts_are_uniform():
         assert rejected > 0.8 * level * 10_000
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_marked_texts_are_detected():
     """32 texts of 64 tokens in two lanes, by their key and by another."""
     model = TableLM.random(jax.random.key(2), 16)
