@@ -123,7 +123,7 @@ NOT_TAKEN = {
     "messages": "a conversation is one of the texts: [messages]",
     "pad_token_id": "texts and prompts have lengths of their own, and no token means padding",
     "progress": "generate has it, and prints a progress bar",
-    "prompt_logprobs": "text.token_scores scores given tokens",
+    "prompt_logprobs": "score(model, tokenizer, prompts, continuations) scores given texts",
     "prompts": "they are the texts of generate",
     "revision": "huggingface_hub.snapshot_download(name, revision=...) gives a directory",
     "sampling_params": "each parameter is an argument, such as max_new_tokens, stop_strings and "

@@ -9,6 +9,7 @@ from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.inputs import encode_texts
 from decoding_jax.text.loading import embedded, load
 from decoding_jax.text.phrases import constraints
+from decoding_jax.text.score import ContinuationScore, score
 from decoding_jax.text.shared_prefix import WithText, share_prefix
 from decoding_jax.text.stop_strings import default_stop, stop_strings, with_end_tokens
 from decoding_jax.text.stream_text import Piece, Streamer, TextStream, TextStreamer, stream_text
@@ -34,6 +35,7 @@ __all__ = [
     "ChatTemplate",
     "Completion",
     "ConcatenatingTokenizer",
+    "ContinuationScore",
     "CutTextWarning",
     "GenerationConfig",
     "HuggingFaceTokenizer",
@@ -63,6 +65,7 @@ __all__ = [
     "load",
     "load_tokenizer",
     "read_corpus",
+    "score",
     "share_prefix",
     "stop_strings",
     "stream",

@@ -246,14 +246,14 @@ def cut(
         added = tokenizer.encode("")
     except Exception:  # A tokenizer may refuse an empty text, by exceptions of many types.
         added = []
-    begin = max(shared, _common(ids, added))
-    end = min(_common(ids[::-1], added[::-1]), max(len(added) - begin, 0))
+    begin = max(shared, common(ids, added))
+    end = min(common(ids[::-1], added[::-1]), max(len(added) - begin, 0))
     text = ids[begin : len(ids) - end]
     count = max(size - begin - end, 1)
     return ids[:begin] + (text[-count:] if keep_last else text[:count]) + ids[len(ids) - end :]
 
 
-def _common(first: Sequence[int], second: Sequence[int]) -> int:
+def common(first: Sequence[int], second: Sequence[int]) -> int:
     """The number of tokens that both begin with."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((i for i, (x, y) in pairs if x != y), min(len(first), len(second)))

@@ -117,7 +117,7 @@ def token_scores(
         return compiled_scores(model, prompt, tokens, end, num_alternatives=num_alternatives)
     given = Prompt(*values[:2]), values[2], int(values[3])
     _check_values(model, *given)
-    if tokens.shape[1] == 1 and _reads_whole_texts(model):
+    if tokens.shape[1] == 1 and reads_whole_texts(model):
         scores = _by_whole_texts(model, *given, num_alternatives)
         if scores is not None:
             return scores
@@ -142,7 +142,7 @@ def _check_values(model: LanguageModel, prompt: Prompt, tokens: np.ndarray, end:
         )
 
 
-def _reads_whole_texts(model: Any) -> bool:
+def reads_whole_texts(model: Any) -> bool:
     """Whether a prompt that holds a whole text gives each token the distribution of a decode."""
     joined = getattr(getattr(model, "config", None), "bidirectional_prompt", False)
     return isinstance(model, SupportsProject) and not joined and prefix_of(model) is None

@@ -40,7 +40,7 @@ class Tokenizer(Protocol):
         ...
 
     def pieces(self, text: str) -> list[int]:
-        """The token ids without special tokens. Only ``constraints`` uses this method."""
+        """The token ids without special tokens. ``constraints`` and ``score`` use it."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
