@@ -151,6 +151,27 @@ def check_tokens(model: Any, ids: Sequence[Sequence[int]]) -> None:
             )
 
 
+def check_vocabulary(model: Any, tokenizer: Any) -> None:
+    """Checks that the vocabulary of a tokenizer is within the model's.
+
+    A network often has more rows than there are tokens, and may lack rows for added tokens, so
+    neither is a sign of a tokenizer of another model.
+
+    Args:
+      model: a model, of the protocol or to be bound.
+      tokenizer: a tokenizer, which is not checked without ``base_vocab_size``.
+
+    Raises:
+      ValueError: for more tokens, besides added ones, than the model has.
+    """
+    size, needed = vocabulary_size(model), getattr(tokenizer, "base_vocab_size", 0)
+    if needed > size:
+        raise ValueError(
+            f"tokenizer: expected one of the model's vocabulary, of at most {size} tokens besides "
+            f"added ones, got one of {needed}"
+        )
+
+
 def vocabulary_size(model: Any) -> int:
     """V, of a model that may have to be bound to its inputs first."""
     return model.config.vocab_size if hasattr(model, "bind") else model.vocab_size

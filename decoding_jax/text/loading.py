@@ -16,6 +16,7 @@ from decoding_jax.models.checkpoint import CheckpointError
 from decoding_jax.models.decoder import with_attention, with_prefill_chunk
 from decoding_jax.models.fixed_shapes import reproducible as with_fixed_shapes
 from decoding_jax.storage import CloudPath, StoragePath, is_hub_name, model_path
+from decoding_jax.text import inputs
 from decoding_jax.text.generation_config.config import DirectoryConfig
 from decoding_jax.text.tokenizer_files import SENTENCEPIECE_FILES, load_tokenizer
 from decoding_jax.text.tokenizers import Tokenizer
@@ -110,7 +111,8 @@ def load(
 
     Raises:
       ValueError: in one line, for a directory, file or setting that is missing, broken or not
-        supported, for a URL of an unknown scheme, and for a mesh that does not divide the network.
+        supported, for a tokenizer with more tokens than the model, for a URL of an unknown scheme,
+        and for a mesh that does not divide the network.
 
     Example:
       >>> model, tokenizer = load("translation-en-fr-draft")
@@ -141,6 +143,7 @@ def load(
     if isinstance(model, T5):
         family = {"model_type": "t5", "vocab_size": model.config.vocab_size}
     made = load_tokenizer(path if tokenizer is None else tokenizer, family=family)
+    inputs.check_vocabulary(model, made)
     # Not a part of the protocol: a tokenizer of one's own need not have it.
     object.__setattr__(made, "generation_config", DirectoryConfig.read(path))
     return model, made

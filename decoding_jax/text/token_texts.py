@@ -244,6 +244,34 @@ def _without_last_run(tokenizer: tokenizers.Tokenizer, ids: list[int]) -> list[i
     return ids[:end]
 
 
+_SPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
+_OPEN = " 'nvr"  # The last characters of all beginnings of these.
+
+
+def without_spaces(text: str) -> str:
+    """A text without the spaces before its punctuation, as ``transformers`` removes them.
+
+    This is ``clean_up_tokenization_spaces``, one replacement after another.
+
+    Example:
+      >>> without_spaces("I 'm here , you do n't")
+      "I'm here, you don't"
+    """
+    for spaced in _SPACED:
+        text = text.replace(spaced, spaced.strip())
+    return text
+
+
+def settled_without_spaces(text: str) -> str:
+    """The beginning of ``without_spaces(text + more)`` for every ``more``.
+
+    Example:
+      >>> settled_without_spaces("He is here , he do n'")
+      'He is here, he do'
+    """
+    return without_spaces(text.rstrip(_OPEN))
+
+
 def without_incomplete(text: str, count: int) -> str:
     """A text without up to ``count`` replacement characters at its end.
 

@@ -12,7 +12,12 @@ import tokenizers
 from tokenizers import AddedToken, pre_tokenizers
 
 from decoding_jax.storage import CloudPath, StoragePath, local_copy, model_path
-from decoding_jax.text.tokenizer_settings import TEMPLATES, TokenizerSettings, read_object
+from decoding_jax.text.tokenizer_settings import (
+    TEMPLATES,
+    TokenizerSettings,
+    cleans_up,
+    read_object,
+)
 from decoding_jax.text.tokenizers import (
     ByteTokenizer,
     HuggingFaceTokenizer,
@@ -93,8 +98,8 @@ def load_tokenizer(
     model and ``vocab.json`` of a Marian or M2M-100; a SentencePiece model; ``vocab.json`` with
     ``merges.txt``; a ByT5 configuration. The end tokens are those of ``generation_config.json`` or
     ``config.json``. Whether a SentencePiece model's inputs have a start and an end token is said by
-    ``add_bos_token`` and ``add_eos_token`` of ``tokenizer_config.json``; without them, those of a
-    T5 have an end token, and all others a start token.
+    ``add_bos_token`` and ``add_eos_token`` of ``tokenizer_config.json``; those of a T5 have an end
+    token, and without these settings all others have neither.
 
     Args:
       directory: a directory with these files, also as ``hf://organisation/model``; or the path of a
@@ -169,15 +174,17 @@ def _of_library(
     settings.add_to(tokenizer, source)
     made = HuggingFaceTokenizer(tokenizer, eos_ids=eos_ids)
     made.chat = settings.chat_template()
+    is_bpe = isinstance(tokenizer.model, tokenizers.models.BPE)
+    made.clean_up = cleans_up(settings.values, is_bpe=is_bpe)
     return made
 
 
 def _sentencepiece(
     path: Path, config: dict[str, Any], settings: TokenizerSettings, eos_ids: Sequence[int]
 ) -> Tokenizer:
-    """A SentencePiece model: an input of a T5 has an end token, any other one a start token.
+    """A SentencePiece model: an input of a T5 has an end token.
 
-    For others, ``add_bos_token`` and ``add_eos_token`` of ``tokenizer_config.json`` come first.
+    For others, ``add_bos_token`` and ``add_eos_token`` of ``tokenizer_config.json`` say so.
     """
     pieces, values = _pieces_of(path), settings.values
     family = config.get("model_type")
@@ -188,10 +195,8 @@ def _sentencepiece(
     special = {"bos_token": pieces.bos_id(), "eos_token": pieces.eos_id()}
     special |= {name: numbers[text] for name in special if (text := settings.text(name))}
     start, end = ([i] if i >= 0 else [] for i in special.values())
-    has_start, has_end = (
-        default if is_t5 or values.get(name) is None else bool(values[name])
-        for name, default in (("add_bos_token", not is_t5), ("add_eos_token", is_t5))
-    )
+    has_start = bool(values.get("add_bos_token")) and not is_t5
+    has_end = bool(values.get("add_eos_token")) or is_t5
     is_llama = settings.token_class(config) == "LlamaTokenizer" and family != "mistral"
     made = SentencePieceTokenizer(
         path,
@@ -207,6 +212,9 @@ def _sentencepiece(
     special["unk_token"] = pieces.unk_id()
     texts = {name: names[i] for name, i in special.items() if i in names}
     made.chat = settings.chat_template(texts)
+    # The scores of a BPE are the numbers of its merges, and those of others logarithms.
+    is_bpe = is_llama or all(pieces.get_score(i).is_integer() for i in range(len(pieces)))
+    made.clean_up = cleans_up(values, is_bpe=is_bpe and not is_t5)
     return made
 
 
@@ -257,7 +265,9 @@ def _marian(directory: Path, eos_ids: Sequence[int]) -> NumberedPieces:
         raise TokenizerError(f"{directory}: separate_vocabs: expected False, got True")
     codes = [piece for piece in numbers if piece.startswith(">>") and piece.endswith("<<")]
     special = [*codes, "</s>", "<unk>", "<pad>"]
-    return _numbered(directory / "source.spm", numbers, r">>.*?<<", special, (), eos_ids)
+    made = _numbered(directory / "source.spm", numbers, r">>.*?<<", special, (), eos_ids)
+    made.clean_up = cleans_up(settings, is_bpe=False)
+    return made
 
 
 def _m2m_100(directory: Path, eos_ids: Sequence[int]) -> NumberedPieces:
@@ -277,7 +287,9 @@ def _m2m_100(directory: Path, eos_ids: Sequence[int]) -> NumberedPieces:
         raise TokenizerError(f"{directory}: src_lang: expected one of {listed}, got {got!r}")
     special = [*codes, "<s>", "</s>", "<unk>", "<pad>"]
     path = directory / "sentencepiece.bpe.model"
-    return _numbered(path, numbers, "|".join(codes), special, (source,), eos_ids)
+    made = _numbered(path, numbers, "|".join(codes), special, (source,), eos_ids)
+    made.clean_up = cleans_up(settings, is_bpe=False)
+    return made
 
 
 def _numbered(
@@ -358,6 +370,7 @@ def _bytes(directory: Path, eos_ids: Sequence[int]) -> ByteTokenizer:
     )
     settings.add_to(made.library, "a ByT5")
     made.chat = settings.chat_template()
+    made.clean_up = cleans_up(settings.values, is_bpe=False)
     return made
 
 

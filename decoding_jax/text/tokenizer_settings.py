@@ -166,6 +166,13 @@ class TokenizerSettings:
         return ChatTemplate(templates | texts, {**(special or {}), **names})
 
 
+def cleans_up(values: Mapping[str, Any], *, is_bpe: bool) -> bool:
+    """Whether texts have no spaces before punctuation; those of BPE only where this is forced."""
+    name = "clean_up_tokenization_spaces"
+    forced = values.get(f"{name}_for_bpe_even_though_it_will_corrupt_output")
+    return bool(values.get(name)) and (not is_bpe or bool(forced))
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file; an empty one if there is no such file.
 

@@ -128,12 +128,19 @@ class HuggingFaceTokenizer(NamesMethods, SupportsChat):
     Args:
       tokenizer: the tokenizer.
       eos_ids: see ``Tokenizer``.
+
+    Attributes:
+      clean_up: whether texts have no spaces before punctuation. A token's text then depends on
+        later tokens, so stop strings and constraints are refused.
     """
+
+    clean_up = False
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, *, eos_ids: Sequence[int] = ()):
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer, self._decoding = tokenizer, token_texts.decoding_of(tokenizer)
+        self._sizes: dict[int, tuple[int, int]] = {}  # by the number of tokens
         self.eos_ids = tuple(eos_ids)
 
     @property
@@ -144,7 +151,21 @@ class HuggingFaceTokenizer(NamesMethods, SupportsChat):
     @property
     def vocab_size(self) -> int:
         """The number of ids, those of added tokens included."""
-        return max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+        return self._counted()[0]
+
+    @property
+    def base_vocab_size(self) -> int:
+        """The number of ids without added tokens, for which a network may lack rows."""
+        return self._counted()[1]
+
+    def _counted(self) -> tuple[int, int]:
+        """The sizes, for which the whole vocabulary is read once."""
+        count = self._tokenizer.get_vocab_size()
+        if count not in self._sizes:
+            ids = set(self._tokenizer.get_vocab().values())
+            base = ids.difference(self._tokenizer.get_added_tokens_decoder())
+            self._sizes = {count: (max(ids, default=-1) + 1, max(base, default=-1) + 1)}
+        return self._sizes[count]
 
     def encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(as_text(text)).ids
@@ -156,12 +177,20 @@ class HuggingFaceTokenizer(NamesMethods, SupportsChat):
         return self.pieces(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)
+        text = self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)
+        return token_texts.without_spaces(text) if self.clean_up else text
 
     def settled(self, ids: Sequence[int]) -> str:
-        return token_texts.settled_by_decoder(self._tokenizer, self._decoding, ids)
+        text = token_texts.settled_by_decoder(self._tokenizer, self._decoding, ids)
+        return token_texts.settled_without_spaces(text) if self.clean_up else text
 
     def token_texts(self, size: int) -> TokenTexts:
+        if self.clean_up:
+            raise ValueError(
+                "expected a tokenizer whose text is the concatenation of its tokens' texts, got "
+                "one with clean_up_tokenization_spaces; tokenizer.clean_up = False keeps the "
+                "spaces before punctuation"
+            )
         return token_texts.texts_of_decoder(self._tokenizer, size)
 
 
@@ -398,7 +427,12 @@ class WrappedTokenizer(NamesMethods):
       passed_on: the names of optional attributes that are those of the other tokenizer.
     """
 
-    passed_on: ClassVar[tuple[str, ...]] = ("settled", "token_texts", "vocab_size")
+    passed_on: ClassVar[tuple[str, ...]] = (
+        "base_vocab_size",
+        "settled",
+        "token_texts",
+        "vocab_size",
+    )
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer

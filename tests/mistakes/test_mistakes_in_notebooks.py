@@ -64,7 +64,7 @@ TABLE = [
     (
         "tokenizer",
         lambda: generate(drawn(T5, SMALL)),
-        "expected a tokenizer .*, got id 100 for text 0",
+        "expected one of the model's vocabulary, of at most 50 tokens besides added .*, got one of",
     ),
     (
         "texts",

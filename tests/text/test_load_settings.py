@@ -8,7 +8,7 @@ from networks import drawn
 
 import decoding_jax
 from decoding_jax.models import GPT2, T5, GPT2Config, T5Config, load_model, save_model, save_t5x
-from decoding_jax.text import embedded, load_tokenizer
+from decoding_jax.text import ByteTokenizer, embedded, load_tokenizer
 
 
 def test_prompts_run_in_chunks(tmp_path):
@@ -46,6 +46,25 @@ def test_the_dtype_of_a_t5x_checkpoint_may_be_the_stored_one(tmp_path):
         save_t5x(dataclasses.replace(model, params=params), tmp_path / dtype)
         loaded = load_model(tmp_path / dtype, dtype="auto")
         assert {x.dtype.name for x in jax.tree.leaves(loaded.params)} == {dtype}
+
+
+def test_a_tokenizer_of_another_model_is_refused_by_its_size(tmp_path):
+    """A network may have more rows than there are tokens, and may lack rows for added tokens."""
+    for size in (100, 258, 259, 300):
+        config = GPT2Config(size, 8, num_heads=2, mlp_dim=8, num_layers=1)
+        save_model(drawn(GPT2, config), tmp_path / str(size))
+    tokenizer = ByteTokenizer(extra_ids=20)
+    assert (tokenizer.vocab_size, tokenizer.base_vocab_size) == (279, 259)
+    tokenizer.library.save(str(tmp_path / "tokenizer.json"))
+    for size in (100, 258):
+        message = f"tokenizer: .*, of at most {size} tokens besides added ones, got one of 259$"
+        with pytest.raises(ValueError, match=message):
+            decoding_jax.load(tmp_path / str(size), tokenizer=tmp_path)
+    for size in (259, 300):
+        model, tokenizer = decoding_jax.load(tmp_path / str(size), tokenizer=tmp_path)
+    assert len(decoding_jax.generate(model, tokenizer, ["a"], max_new_tokens=2)) == 1
+    tokenizer.library.add_tokens(["<more>"])
+    assert tokenizer.vocab_size == 280
 
 
 def test_a_model_of_the_hub_is_downloaded_and_loaded(tmp_path, monkeypatch):

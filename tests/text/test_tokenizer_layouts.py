@@ -10,7 +10,7 @@ import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from decoding_jax.text import TokenizerError, load_tokenizer
+from decoding_jax.text import TokenizerError, load_tokenizer, stop_strings
 from decoding_jax.text.tokenizer_settings import ADDED, CONFIG, TOKENS_MAP
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -51,6 +51,7 @@ PARTS = [
         "<extra_id_99>",
     ),
     *("<own>", *TOKENS),
+    *(" .", " , ", " ' ", " n't", " 's", "n't"),
 ]
 
 
@@ -133,6 +134,13 @@ def of_other_pieces(directory):
     return size
 
 
+def of_unigram(directory):
+    kind = {"model_type": "unigram", "byte_fallback": False, "vocab_size": 60}
+    size = pieces(directory, "tokenizer.model", **kind)
+    write(directory, config={"model_type": "llama", "eos_token_id": 2})
+    return size
+
+
 def of_t5(directory):
     ids = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
     kind = {"model_type": "unigram", "byte_fallback": False, "vocab_size": 60}
@@ -175,6 +183,7 @@ BASES = {
     "tokenizer.json": of_json,
     "pieces": of_pieces,
     "other pieces": of_other_pieces,
+    "unigram": of_unigram,
     "t5": of_t5,
     "gpt2": of_gpt2,
     "qwen2": of_qwen2,
@@ -184,6 +193,8 @@ BASES = {
 }
 LLAMA = {"tokenizer_class": "LlamaTokenizer"}
 """The class that reads a model as ``tokenizer.model`` where nothing else says so."""
+CLEAN_UP = {"clean_up_tokenization_spaces": True}
+FORCED = {"clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output": True}
 
 
 def nothing(size):
@@ -265,6 +276,8 @@ LAYOUTS += [
     ("gpt2", "nothing", {"tokenizer_class": "Qwen2Tokenizer"}),
     ("t5", "nothing", {"extra_ids": 3}),
 ]
+LAYOUTS += [(base, "nothing", CLEAN_UP) for base in BASES]
+LAYOUTS += [(base, "nothing", CLEAN_UP | FORCED) for base in ("tokenizer.json", "pieces", "qwen2")]
 
 
 @pytest.mark.exhaustive
@@ -280,8 +293,7 @@ def test_ids_and_texts_are_those_of_transformers(tmp_path, base, name, settings)
     if base == "stories":  # To SentencePiece this character is a space, which ends no text.
         inputs = [text.replace("▁", "") for text in inputs]
     same_ids_and_texts(ours, theirs, inputs)
-    if "pieces" not in base and base != "stories":
-        assert [ours.encode(text) for text in inputs] == [theirs(text).input_ids for text in inputs]
+    assert [ours.encode(text) for text in inputs] == [theirs(text).input_ids for text in inputs]
 
 
 @pytest.mark.exhaustive
@@ -351,6 +363,23 @@ def test_sentinels_of_a_t5_have_the_last_ids(tmp_path):
     assert load_tokenizer(directory).vocab_size == size - 98
     write(directory, tokenizer_config={}, config={"model_type": "mt5", "vocab_size": size - 1})
     assert load_tokenizer(directory).vocab_size == size - 100  # No rows for sentinels.
+
+
+def test_spaces_before_punctuation_are_removed_where_a_file_says_so(tmp_path):
+    directory = case(tmp_path, "bytes", nothing, **CLEAN_UP)
+    tokenizer = load_tokenizer(directory)
+    ids = tokenizer.encode("I do n't , he 's .")
+    assert tokenizer.decode(ids) == "I don't, he's."
+    shown = [tokenizer.settled(ids[:count]) for count in range(len(ids))]
+    assert all("I don't, he's.".startswith(text) for text in shown)
+    assert shown[5] == "I do"
+    message = (
+        "stop_strings: expected .*, got one with clean_up_.*; tokenizer.clean_up = False keeps"
+    )
+    with pytest.raises(ValueError, match=message):
+        stop_strings(tokenizer, "he 's", 384)
+    tokenizer.clean_up = False
+    assert tokenizer.decode(ids) == "I do n't , he 's ."
 
 
 def test_the_end_tokens_and_sentinels_of_a_byt5(tmp_path):

@@ -39,7 +39,7 @@ def pieces(tmp_path):
     return tmp_path
 
 
-def test_sentencepiece_ends_a_t5_input_and_starts_a_llama_prompt(pieces):
+def test_sentencepiece_ends_a_t5_input_and_adds_nothing_to_another(pieces):
     write_config(pieces, model_type="t5")
     t5 = load_tokenizer(pieces)
     assert isinstance(t5, SentencePieceTokenizer)
@@ -50,7 +50,7 @@ def test_sentencepiece_ends_a_t5_input_and_starts_a_llama_prompt(pieces):
     assert t5.eos_ids == (1,)
     write_config(pieces, model_type="llama", eos_token_id=[7, 8])
     llama = load_tokenizer(pieces)
-    assert llama.encode(WORDS[0]) == [3, *ids[:-1]]
+    assert llama.encode(WORDS[0]) == ids[:-1]
     assert llama.eos_ids == (7, 8)
 
 
@@ -60,6 +60,7 @@ SPECIALS = [
     {"add_bos_token": True, "add_eos_token": True},
     {"add_bos_token": False, "add_eos_token": True, "eos_token": ADDED},
     {"add_bos_token": True, "bos_token": "</s>"},
+    {},
 ]
 
 
@@ -68,7 +69,7 @@ def test_the_tokenizers_config_says_which_special_tokens_inputs_have(pieces, set
     write_config(pieces, model_type="llama")
     bare = load_tokenizer(pieces).pieces(WORDS[0])
     (pieces / "tokenizer_config.json").write_text(json.dumps(settings))
-    start = [1 if "bos_token" in settings else 3] if settings["add_bos_token"] else []
+    start = [1 if "bos_token" in settings else 3] if settings.get("add_bos_token") else []
     end = [1] if settings.get("add_eos_token") else []
     assert load_tokenizer(pieces).encode(WORDS[0]) == [*start, *bare, *end]
 
@@ -76,7 +77,7 @@ def test_the_tokenizers_config_says_which_special_tokens_inputs_have(pieces, set
 def test_a_special_token_may_be_added_after_the_pieces(pieces):
     write_config(pieces, model_type="llama")
     added = {"99": {"content": "<begin>"}}
-    settings = {"bos_token": "<begin>", "added_tokens_decoder": added, "add_eos_token": None}
+    settings = {"bos_token": "<begin>", "added_tokens_decoder": added, "add_bos_token": True}
     (pieces / "tokenizer_config.json").write_text(json.dumps(settings))
     tokenizer = load_tokenizer(pieces)
     assert tokenizer.encode(WORDS[0]) == [99, *tokenizer.pieces(WORDS[0])]
