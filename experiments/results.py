@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-
-def commit() -> str | None:
-    """The commit of this checkout, with ``-dirty`` where files differ; None outside a checkout."""
-    command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=7"]
-    try:
-        done = subprocess.run(
-            command, cwd=Path(__file__).parent, check=True, capture_output=True, text=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
+from decoding_jax.testing.certificate.records import commit
 
 
 def write_json(path: Path, results: Any) -> None:

@@ -16,7 +16,6 @@ from experiments.benchmarks import job_start, run
 
 FORMS = {
     "constraints": ("constraints.json",),
-    "arithmetic_variance": ("variance.json",),
     "conditional": ("conditional.json", "conditional.png"),
     "reproducible": ("reproducible.json",),
     "quantization": ("quantization.json",),

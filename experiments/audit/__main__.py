@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from decoding_jax.testing.certificate.records import commit
 from experiments.audit import environments, figure, judge, report
 from experiments.audit.cases import CASES
 from experiments.audit.row import Row
@@ -101,6 +102,7 @@ def run(rows: Sequence[Row], directory: Path) -> list[dict[str, Any]]:
             **judge.judge(row, np.array(each["counts"])),
             "version": made.version,
             "date": day,
+            "commit": commit(),
             "seconds": round(each["seconds"], 1),
         }
         for row, each in zip(rows, counted, strict=True)

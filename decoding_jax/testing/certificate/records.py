@@ -10,6 +10,7 @@ import datetime
 import json
 import os
 import platform
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,6 +78,21 @@ def _name(case: Case) -> str:
     return json.dumps(case, sort_keys=True)
 
 
+def commit() -> str | None:
+    """The commit of this checkout, with ``-dirty`` where files differ; None outside a checkout."""
+    here = Path(__file__)
+    known = ["git", "ls-files", "--error-unmatch", here.name]
+    asked = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=7"]
+    try:
+        *_, done = (
+            subprocess.run(line, cwd=here.parent, check=True, capture_output=True, text=True)
+            for line in (known, asked)
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
 def summarize(
     cases: Sequence[Case], entries: Sequence[Entry], *, level: float, tests: int, failures: int
 ) -> dict[str, Any]:
@@ -92,6 +108,7 @@ def summarize(
     by_strategy = collections.Counter(case["strategy"] for case in cases)
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": commit(),
         "versions": {
             "decoding_jax": decoding_jax.__version__,
             "jax": jax.__version__,
