@@ -26,11 +26,10 @@ from decoding_jax.testing import TableLM, enumerate_distribution
 from decoding_jax.testing.certificate.comparisons import outcome_index
 from experiments import drawing, quick
 from experiments.audit.measure import total_variation
-from experiments.results import write_json, write_tables
+from experiments.results import write_json
 
 TOKENS = ("[", "]", ",", "0", "1", "")
 END, LENGTH = 5, 8
-PAGE = Path(__file__).parents[1] / "docs" / "conditional.md"
 TABLE = "the distances"
 
 
@@ -176,14 +175,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=4_000, help="runs of each sampler")
     parser.add_argument("--seed", type=int, default=14, help="of the table and of all draws")
     parser.add_argument("--particles", type=int, nargs="+", default=[4, 16, 64])
-    parser.add_argument("--page", action="store_true", help="write the table of the page, too")
     args = quick.parse(parser, argv, {"rows": 50, "particles": [4]})
     results = measure(args.seed, args.rows, args.particles)
     write_json(args.out / "conditional.json", results)
     plot(results, args.out / "conditional.png")
     print(table(results))
-    if args.page:
-        write_tables(PAGE, {TABLE: table(results)})
 
 
 if __name__ == "__main__":

@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import pass_at_k, rollouts, rollouts_training
+from experiments import conditional, pass_at_k, rollouts, rollouts_training
 from experiments.papers.results import table
 from experiments.results import read_json, write_tables
+from experiments.tpu_ledger.report import memory_gb
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -193,6 +194,9 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "measured/rollouts_training.md": {
         "training": lambda: rollouts_training.markdown(read("measured/rollouts_training")["rows"]),
     },
+    "conditional.md": {
+        conditional.TABLE: lambda: conditional.table(read("measured/conditional")),
+    },
     "speculative.md": {"several drafts": printed("several drafts")},
     "measured/verifiers.md": {name: printed(name) for name in COMPARED},
     "measured/speculative.md": {"speculation": speculation},
@@ -200,6 +204,33 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "measured/reproducible.md": {"equal bits": equal_bits, "the price": price},
 }
 """The tables of each page of ``docs``, by their marks."""
+
+
+def narrow_weights() -> list[str]:
+    """What a step of Llama 8B reads with narrow weights, and what it takes of a chip."""
+    rows = read("tpu_ledger")["rows"]
+    of_8b = "greedy | Llama 8B, {} | v5e:2x4 | 1x1 | batch 8 | 512+512"
+    int8, int4 = (rows[of_8b.format(weights)] for weights in ("int8", "int4"))
+    read_by = [f"{row['step_bytes'] / 2**30:.1f} GB" for row in (int8, int4)]
+    taken = [f"{memory_gb(row):.1f}" for row in (int8, int4)]
+    return [
+        f"reads {read_by[0]} with int8 and {read_by[1]} with int4",
+        f"with {taken[0]} and {taken[1]} GB of 16",
+    ]
+
+
+def few_texts() -> list[str]:
+    """How biased an estimate is that rests on few accepted texts."""
+    found = read("measured/conditional")
+    [last] = [e for e in found["entries"] if e["name"] == "conditional_sample"]
+    return [f"by a factor of {last['estimate'] / found['language']:.2f} for four"]
+
+
+SENTENCES: dict[str, tuple[Callable[[], list[str]], ...]] = {
+    "quantization.md": (narrow_weights,),
+    "conditional.md": (few_texts,),
+}
+"""Words of pages whose numbers are those of results."""
 
 
 def write(docs: Path) -> None:

@@ -40,6 +40,13 @@ def test_tables_are_those_of_the_committed_results(tmp_path):
         assert (tmp_path / page).read_text() == (tables.DOCS / page).read_text(), page
 
 
+@pytest.mark.parametrize("page", tables.SENTENCES)
+def test_numbers_of_sentences_are_those_of_the_committed_results(page):
+    text = " ".join((tables.DOCS / page).read_text("utf-8").split())
+    for words in tables.SENTENCES[page]:
+        assert [sentence for sentence in words() if sentence not in text] == []
+
+
 def test_results_have_the_commit_that_wrote_them(tmp_path):
     for path in [*figures.DOCS.glob("*.json"), *figures.DOCS.glob("[mp]*/*.json")]:
         found = json.loads(path.read_text())
