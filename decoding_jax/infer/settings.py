@@ -22,7 +22,7 @@ from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.sharding.meshes import mesh_of
 from decoding_jax.storage import CloudPath, read_text
 from decoding_jax.text import Tokenizer
-from decoding_jax.text.inputs import check_tokenizer, check_vocabulary
+from decoding_jax.text.inputs import check_tokenizer
 from decoding_jax.transforms.languages import with_begun
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -188,8 +188,7 @@ def check_model_and_tokenizer(model: Any) -> None:
         raise fields.error("model", expected, model)
     if not hasattr(model[0], "bind"):
         check_model(model[0])
-    check_tokenizer(model[1])
-    check_vocabulary(*model)
+    check_tokenizer(model[1], model[0])
 
 
 def check_own_devices(model: Any) -> None:

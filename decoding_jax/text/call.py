@@ -102,7 +102,6 @@ class TextCall:
         # Parse: whatever is given becomes one ``Call``, or parameters that will choose one.
         truncate = fields.as_switch("truncate", truncate)
         check_inputs(caller, counts, model, tokenizer, texts)
-        inputs.check_vocabulary(model, tokenizer)
         given = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
         chooser = generation_config.chooser_of(strategy, config, tokenizer, settings)
         if chooser is None:
@@ -313,7 +312,7 @@ def check_inputs(
     """
     if not hasattr(model, "bind") or isinstance(model, type):
         check_model(model)
-    inputs.check_tokenizer(tokenizer)
+    inputs.check_tokenizer(tokenizer, model)
     inputs.check_texts(texts)
     if caller == "stream" and len(texts) == 0:
         raise ValueError("texts: expected one string or more, got none")

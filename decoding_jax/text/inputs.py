@@ -20,11 +20,19 @@ from decoding_jax.text.tokenizers import Tokenizer
 _IDS = "token ids are the Prompt(tokens, length) of a strategy, such as decoding_jax.greedy"
 
 
-def check_tokenizer(tokenizer: Any) -> None:
-    """Checks that a tokenizer has the attributes of ``Tokenizer`` that ``generate`` uses.
+def check_tokenizer(tokenizer: Any, model: Any) -> None:
+    """Checks that a tokenizer has the attributes that ``generate`` uses, and no larger vocabulary.
+
+    A network often has more rows than there are tokens, and may lack rows for added tokens, so
+    neither is a sign of a tokenizer of another model.
+
+    Args:
+      tokenizer: a tokenizer, whose vocabulary is not checked without ``base_vocab_size``.
+      model: a model, of the protocol or to be bound.
 
     Raises:
-      ValueError: if an attribute is missing, or if ``eos_ids`` is no tuple or list of ids.
+      ValueError: if an attribute of ``Tokenizer`` is missing, if ``eos_ids`` is no tuple or list of
+        ids, or for more tokens, besides added ones, than the model has.
     """
     expected = "one with encode, decode and eos_ids, such as decoding_jax.load gives"
     if tokenizer is None or isinstance(tokenizer, (str, type)):
@@ -40,6 +48,12 @@ def check_tokenizer(tokenizer: Any) -> None:
     ids = tokenizer.eos_ids
     if not isinstance(ids, (tuple, list)) or not all(isinstance(i, int) for i in ids):
         raise fields.error("tokenizer.eos_ids", "a tuple of token ids", ids)
+    size, needed = vocabulary_size(model), getattr(tokenizer, "base_vocab_size", 0)
+    if needed > size:
+        raise ValueError(
+            f"tokenizer: expected one of the model's vocabulary, of at most {size} tokens besides "
+            f"added ones, got one of {needed}"
+        )
 
 
 def check_texts(texts: Any) -> None:
@@ -149,27 +163,6 @@ def check_tokens(model: Any, ids: Sequence[Sequence[int]]) -> None:
                 "tokenizer: expected a tokenizer of the model's vocabulary, ids from 0 to "
                 f"{size - 1}, got id {outside} for text {i}"
             )
-
-
-def check_vocabulary(model: Any, tokenizer: Any) -> None:
-    """Checks that the vocabulary of a tokenizer is within the model's.
-
-    A network often has more rows than there are tokens, and may lack rows for added tokens, so
-    neither is a sign of a tokenizer of another model.
-
-    Args:
-      model: a model, of the protocol or to be bound.
-      tokenizer: a tokenizer, which is not checked without ``base_vocab_size``.
-
-    Raises:
-      ValueError: for more tokens, besides added ones, than the model has.
-    """
-    size, needed = vocabulary_size(model), getattr(tokenizer, "base_vocab_size", 0)
-    if needed > size:
-        raise ValueError(
-            f"tokenizer: expected one of the model's vocabulary, of at most {size} tokens besides "
-            f"added ones, got one of {needed}"
-        )
 
 
 def vocabulary_size(model: Any) -> int:

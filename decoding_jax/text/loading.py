@@ -143,7 +143,7 @@ def load(
     if isinstance(model, T5):
         family = {"model_type": "t5", "vocab_size": model.config.vocab_size}
     made = load_tokenizer(path if tokenizer is None else tokenizer, family=family)
-    inputs.check_vocabulary(model, made)
+    inputs.check_tokenizer(made, model)
     # Not a part of the protocol: a tokenizer of one's own need not have it.
     object.__setattr__(made, "generation_config", DirectoryConfig.read(path))
     return model, made

@@ -106,7 +106,7 @@ def score(
     fields.as_switch("progress", progress)
     if not hasattr(model, "bind") or isinstance(model, type):
         check_model(model)
-    inputs.check_tokenizer(tokenizer)
+    inputs.check_tokenizer(tokenizer, model)
     batch_size = fields.as_count("batch_size", batch_size)
     pairs = _encoded(model, tokenizer, prompts, continuations)
     _check(model, pairs)
