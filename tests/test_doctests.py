@@ -52,6 +52,7 @@ LONG = {
         "testing.table_lm",
         "text.generate",
         "text.generation_config.processors",
+        "text.score",
         "text.stream_text",
         "transforms.truncation",
         "transforms.watermarks",

@@ -31,6 +31,7 @@ LAYERS = [
     "t5x",
     "infer",
     "shell",
+    "lm_eval",
     "testing",
 ]
 

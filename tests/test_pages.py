@@ -40,6 +40,7 @@ NOT_RUN = {
     "python -m pytest": "runs these tests",
     "python -m decoding_jax.testing.certify": "takes minutes: tests/testing/test_certify.py",
     "python -m experiments.cloud.preemptions": "takes minutes: tests/cloud/test_preemptions.py",
+    "python -m decoding_jax.lm_eval": "tasks of the network: tests/test_lm_eval.py has others",
     "python -m experiments.benchmarks": "takes minutes: tests/test_quick_forms.py",
     "python -m experiments.tpu_ledger": "takes minutes: tests/sharding/test_tpu_ledger.py",
     "python -m experiments.gpu_ledger": "takes minutes: tests/test_gpu_ledger.py",

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from decoding_jax import suggestions
 from decoding_jax.models import GPT2, T5, Bart, GPTNeoX, Llama, T5Decoder, T5Gemma, load_model
 from decoding_jax.models.checkpoint import CheckpointError
+from decoding_jax.models.checkpoint.lora import base_and_adapter
 from decoding_jax.models.decoder import with_attention, with_prefill_chunk
 from decoding_jax.models.fixed_shapes import reproducible as with_fixed_shapes
 from decoding_jax.storage import CloudPath, StoragePath, is_hub_name, model_path
@@ -67,6 +68,7 @@ def load(
     weights: str | None = None,
     attention: str = "auto",
     reproducible: bool | int = False,
+    lora: str | StoragePath | None = None,
 ) -> tuple[Model, Tokenizer]:
     """Loads a model and its tokenizer.
 
@@ -99,6 +101,9 @@ def load(
       reproducible: whether a text's tokens and log-probabilities are the same bits in batches of
         any size, order and padding, at a price in time; or the number of lanes that run together
         (see ``models.reproducible``).
+      lora: the directory of an adapter of PEFT, which is merged into the weights (see
+        ``models.load_model``). ``directory`` may also be that of an adapter that names its
+        model's directory, whose tokenizer is then read.
 
     Returns:
       The model and its tokenizer. An encoder-decoder has to be bound to its inputs before it
@@ -133,7 +138,12 @@ def load(
             " separate layers; False is faster there",
             stacklevel=2,
         )
-    model = load_model(path, dtype=dtype, mesh=mesh, scan_layers=scan_layers, weights=weights)
+    if lora is not None:
+        lora = model_path("lora", lora)
+    path, lora = base_and_adapter(path, lora)
+    model = load_model(
+        path, dtype=dtype, mesh=mesh, scan_layers=scan_layers, weights=weights, lora=lora
+    )
     if prefill_chunk is not None:
         model = with_prefill_chunk(model, prefill_chunk)
     model = with_attention(model, attention)

@@ -23,6 +23,7 @@ from decoding_jax.models.checkpoint.directory import (
     Tensors,
 )
 from decoding_jax.models.checkpoint.drafters import DrafterDirectory, load_drafter
+from decoding_jax.models.checkpoint.lora import MergedTensors, base_and_adapter
 from decoding_jax.models.checkpoint.other_layouts import check_directory, check_layout
 from decoding_jax.models.checkpoint.packed import packing_of
 from decoding_jax.models.checkpoint.params import Layout, write_params
@@ -95,6 +96,7 @@ def load_model(
     mesh: Mesh | Mapping[str, int] | None = None,
     scan_layers: bool = False,
     weights: str | None = None,
+    lora: str | StoragePath | None = None,
 ) -> T5 | T5Decoder | Bart | T5Gemma | GPT2 | GPTNeoX | Llama:
     """Reads a model from a directory with ``config.json`` and ``*.safetensors``, or from T5X.
 
@@ -118,6 +120,10 @@ def load_model(
         activations, cache and the other parameters. On a mesh, a process reads the whole of a
         kernel whose inputs are divided. A directory whose kernels are integers already, in the
         layout of compressed-tensors, GPTQ or AWQ, keeps them, with None.
+      lora: the directory of an adapter of PEFT (``adapter_config.json`` and
+        ``adapter_model.safetensors``), which is merged into the weights: LoRA of linear layers,
+        also rank-stabilised or with DoRA's magnitudes. ``directory`` may also be that of an
+        adapter that names its model's directory.
 
     Returns:
       The model of the family that ``model_type`` names; a ``Gemma`` or a ``Gemma4`` is a ``Llama``
@@ -143,7 +149,13 @@ def load_model(
         mesh = as_mesh(mesh)
     directory = model_path("directory", directory)
     check_directory(directory)
+    if lora is not None:
+        lora = model_path("lora", lora)
+        check_directory(lora)
+    directory, lora = base_and_adapter(directory, lora)
     if not (directory / CONFIG).exists() and find_t5x(directory):
+        if lora is not None:
+            raise CheckpointError(f"{directory}: lora: expected None with T5X, got {str(lora)!r}")
         return load_t5x(directory, dtype=dtype, mesh=mesh, scan_layers=scan_layers, weights=weights)
     check_layout(directory)
     settings = Settings(directory / CONFIG)
@@ -157,11 +169,21 @@ def load_model(
             f"{settings.path}: weights: expected None with quantization_config, which says how the"
             f" weights are quantised, got {weights!r}"
         )
+    if packing is not None and lora is not None:
+        raise CheckpointError(
+            f"{settings.path}: lora: expected None with quantization_config, since integers cannot"
+            f" be merged with it, got {str(lora)!r}"
+        )
     layout = Layout(mesh, scan_layers, weights, packing)
     try:
-        tensors = Tensors(directory, () if packing is None else packing.weights)
+        if lora is not None:
+            tensors: Tensors = MergedTensors(directory, lora)
+        else:
+            tensors = Tensors(directory, () if packing is None else packing.weights)
         dtype = tensors.dtype() if dtype == "auto" else dtype
         model = _FAMILIES[family].read(settings, tensors, dtype, layout)
+        if isinstance(tensors, MergedTensors):
+            tensors.check_all_merged()
         return _started(model, directory / GENERATION_CONFIG)
     except (CheckpointError, MeshError):
         raise

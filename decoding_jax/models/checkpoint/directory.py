@@ -222,6 +222,11 @@ class Tensors:
             self._file_of[table] = self._file_of.pop(other)
         return self.same(other, table)
 
+    @property
+    def names(self) -> list[str]:
+        """The names of all tensors."""
+        return list(self._file_of)
+
     def __contains__(self, name: str) -> bool:
         return name in self._file_of
 

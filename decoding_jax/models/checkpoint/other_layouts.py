@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 from decoding_jax.models.checkpoint.directory import CONFIG, CheckpointError
 from decoding_jax.storage import CloudPath, StoragePath
 
 _SHARE = "expected the directory of a model in the layout of transformers"
 # What a directory without config.json has, what it then is, and what to do; the first counts.
 _LAYOUTS = (
-    ("adapter_config.json", "is an adapter of PEFT{base}; merge it into its model there"
-     " (merge_and_unload, save_pretrained), and load that"),
     ("snapshots/*/config.json", "is a folder of the hub's cache; expected {found}"),
     ("models--*/snapshots/*/config.json", "is the hub's cache; expected {found}, or another there"),
     ("checkpoint-*/config.json", "has the checkpoints of a trainer; expected one, such as {found}"),
@@ -51,14 +47,4 @@ def check_layout(directory: StoragePath) -> None:
         if not found:
             continue
         place = found[0].parent if found[0].name == CONFIG else found[0]
-        base = _base_of(found[0]) if "{base}" in what else ""
-        raise CheckpointError(f"{directory}: {what.format(found=place, base=base)}")
-
-
-def _base_of(path: StoragePath) -> str:
-    """The name of the model that an adapter was trained on, as a part of a message."""
-    try:
-        name = json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path")
-    except (ValueError, AttributeError):
-        return ""
-    return f" for {name}" if name else ""
+        raise CheckpointError(f"{directory}: {what.format(found=place)}")
