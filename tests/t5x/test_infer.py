@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import pytest
 
+from decoding_jax import gin_path
 from decoding_jax.models import T5, T5Config, T5Decoder, T5DecoderConfig, save_t5x
 from decoding_jax.text.loading import embedded
 
@@ -124,7 +125,7 @@ def infer(folder, gin_files, bindings):
     command = [
         sys.executable,
         *("-W", "ignore", "-m", "t5x.infer"),
-        f"--gin_search_paths={folder},{ROOT},{T5X.parent}",
+        f"--gin_search_paths={folder},{gin_path.folder()},{T5X.parent}",
         *(f"--gin_file={name}" for name in gin_files),
         *(f"--gin.{name}={value}" for name, value in bindings.items()),
     ]
@@ -148,9 +149,9 @@ def infer(folder, gin_files, bindings):
 @pytest.mark.parametrize(("kind", "strategy", "native"), RUNS)
 def test_predictions_are_written(kind, strategy, native, tmp_path):
     checkpoint = write(kind, tmp_path)
-    gin_files = [f"gin/t5x/{strategy}.gin"]
+    gin_files = [f"t5x/{strategy}.gin"]
     if native:
-        gin_files.append(f"gin/t5x/native_{kind}.gin")
+        gin_files.append(f"t5x/native_{kind}.gin")
     count = 1 if strategy in ("greedy", "contrastive_search") else 4
     returns_all = strategy.endswith("sample") and strategy not in (
         "temperature_sample",
@@ -210,7 +211,7 @@ TEMPERATURE = 0.0
 def test_speculation_with_a_draft_named_in_gin(kind, draft, tmp_path):
     """The case ``config`` is at temperature 0, so its texts equal those of greedy decoding."""
     bindings = {"CHECKPOINT_PATH": f'"{write(kind, tmp_path)}"'}
-    gin_files = [f"gin/t5x/speculative_{kind}.gin"]
+    gin_files = [f"t5x/speculative_{kind}.gin"]
     drafting = {}
     if draft in DRAFTERS:
         (tmp_path / "draft.gin").write_text(DRAFTERS[draft])
@@ -224,5 +225,5 @@ def test_speculation_with_a_draft_named_in_gin(kind, draft, tmp_path):
     if draft == "config":
         for file in (tmp_path / "out").iterdir():
             file.unlink()
-        gin_files = ["gin/t5x/greedy.gin", f"gin/t5x/native_{kind}.gin"]
+        gin_files = ["t5x/greedy.gin", f"t5x/native_{kind}.gin"]
         assert infer(tmp_path, gin_files, bindings) == found
