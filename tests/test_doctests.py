@@ -46,6 +46,7 @@ LONG = {
         "strategies.speculative.speculative_sample",
         "strategies.token_by_token",
         "t5x.decode_fns.beams",
+        "t5x.decode_fns.forms",
         "t5x.decode_fns.sampling",
         "t5x.decode_fns.speculative",
         "testing.conformance",

@@ -11,21 +11,20 @@ Every function returns ``(decodes int32 [B, num_decodes, L], scores float32 [B, 
 best last. ``decodes`` hold the prompt and the generated text, followed by zeros.
 """
 
-from decoding_jax.t5x.decode_fns.beams import (
+from decoding_jax.t5x.decode_fns.beams import beam_search
+from decoding_jax.t5x.decode_fns.forms import (
     beam_sample,
-    beam_search,
-    constrained_beam_search,
-    diverse_beam_search,
-    stochastic_beam_search,
-)
-from decoding_jax.t5x.decode_fns.languages import conditional_sample, smc_sample
-from decoding_jax.t5x.decode_fns.sampling import arithmetic_sample, temperature_sample
-from decoding_jax.t5x.decode_fns.speculative import speculative_sample
-from decoding_jax.t5x.decode_fns.tree_searches import (
     best_first_search,
     best_k_search,
+    conditional_sample,
+    constrained_beam_search,
     contrastive_search,
+    diverse_beam_search,
+    smc_sample,
+    stochastic_beam_search,
 )
+from decoding_jax.t5x.decode_fns.sampling import arithmetic_sample, temperature_sample
+from decoding_jax.t5x.decode_fns.speculative import speculative_sample
 
 __all__ = [
     "arithmetic_sample",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -12,19 +11,16 @@ from decoding_jax import strategies
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
 from decoding_jax.ops.top_k import top_k
 from decoding_jax.pytrees import pytree
-from decoding_jax.strategies.beam import competition, constraints, length_penalty
+from decoding_jax.strategies.beam import competition, length_penalty
 from decoding_jax.strategies.beam.loop import RankedBeams, State
 from decoding_jax.strategies.beam.stochastic_beam_search import sampling_log_prob_of
-from decoding_jax.t5x.adapter import T5XAdapter
 from decoding_jax.t5x.decode_fns import calls
 from decoding_jax.t5x.decode_fns.calls import (
     Decodes,
     T5XArguments,
-    TemperatureArguments,
     decode_fn,
     open_call,
 )
-from decoding_jax.t5x.decode_fns.sampling import sampling_transform
 
 # T5X's networks and callbacks ban tokens by logits at or below this value.
 _BANNED = -1e7
@@ -96,189 +92,6 @@ def beam_search(
     )
     cut = CutSearch(search, last, jnp.asarray(min_log_prob, jnp.float32))
     return call.best_last(call.run(cut), max_length)
-
-
-@decode_fn(num_decodes=4)
-def diverse_beam_search(
-    arguments: T5XArguments,
-    *,
-    num_groups: int = 2,
-    diversity_penalty: float | Array = 0.5,
-    alpha: float | Array = 0.6,
-    max_decode_steps: int | Array | None = None,
-) -> Decodes:
-    """Beam search in groups, each penalised for the tokens that earlier groups choose.
-
-    See ``strategies.diverse_beam_search`` (Vijayakumar et al. 2018), with T5X's length penalty.
-
-    Args:
-      inputs, cache, tokens_to_logits, eos_id, decode_rng, num_decodes, cache_offset, initial_index,
-        transform: see ``T5XArguments``.
-      num_groups: a divisor of ``num_decodes``.
-      diversity_penalty: subtracted from a token's score for each hypothesis of an earlier group
-        that chooses this token.
-      alpha: the exponent of the length penalty, as for ``beam_search``.
-      max_decode_steps: the maximum number of tokens after the last prompt token.
-
-    Returns:
-      Decodes int32 ``[B, N, L]`` and scores float32 ``[B, N]``, sorted by ascending score.
-
-    Raises:
-      ValueError: if ``num_groups`` does not divide ``num_decodes``.
-    """
-    call = open_call(arguments)
-    strategy = call.strategy(
-        strategies.DiverseBeamSearch,
-        max_decode_steps,
-        beam_size=arguments.num_decodes,
-        num_groups=num_groups,
-        diversity_penalty=diversity_penalty,
-        length_penalty=t5x_penalty(alpha, call),
-        early_stopping="never",
-        transform=call.kept_transform,
-    )
-    return call.rising(call.run(strategy))
-
-
-@decode_fn(num_decodes=4)
-def beam_sample(
-    arguments: T5XArguments,
-    sampling: TemperatureArguments,
-    *,
-    alpha: float | Array = 0.6,
-    max_decode_steps: int | Array | None = None,
-) -> Decodes:
-    """Beam search that draws its candidates; see ``strategies.beam_sample``.
-
-    Args:
-      inputs, cache, tokens_to_logits, eos_id, decode_rng, num_decodes, cache_offset, initial_index,
-        transform: see ``T5XArguments``.
-      temperature, topk, topp: see ``TemperatureArguments``.
-      alpha: the exponent of the length penalty, as for ``beam_search``.
-      max_decode_steps: the maximum number of tokens after the last prompt token.
-
-    Returns:
-      Decodes int32 ``[B, N, L]`` and scores float32 ``[B, N]``, sorted by ascending score.
-    """
-    call = open_call(arguments)
-    strategy = call.strategy(
-        strategies.BeamSample,
-        max_decode_steps,
-        beam_size=arguments.num_decodes,
-        length_penalty=t5x_penalty(alpha, call),
-        early_stopping="never",
-        transform=sampling_transform(call.transform, sampling),
-    )
-    return call.rising(call.run(strategy))
-
-
-@decode_fn(num_decodes=4)
-def stochastic_beam_search(
-    arguments: T5XArguments,
-    sampling: TemperatureArguments,
-    *,
-    max_decode_steps: int | Array | None = None,
-) -> Decodes:
-    """Draws ``num_decodes`` different sequences, without replacement.
-
-    See ``strategies.stochastic_beam_search`` (Kool et al. 2019).
-
-    Args:
-      inputs, cache, tokens_to_logits, eos_id, decode_rng, cache_offset, initial_index, transform:
-        see ``T5XArguments``.
-      num_decodes: N, 2 or more: ``temperature_sample`` draws a single sequence.
-      temperature, topk, topp: see ``TemperatureArguments``.
-      max_decode_steps: the maximum number of tokens after the last prompt token.
-
-    Returns:
-      Decodes int32 ``[B, N, L]`` and their log-probabilities under the distribution that is drawn
-      from, float32 ``[B, N]``, in ascending order.
-
-    Raises:
-      ValueError: for ``num_decodes`` below 2.
-    """
-    count = arguments.num_decodes
-    if count < 2:
-        raise ValueError(f"num_decodes: expected 2 or more, got {count}")
-    call = open_call(arguments)
-    # The search keeps one sequence more than it returns, as the threshold of an estimator. This
-    # function returns it too, since T5X has rows for ``num_decodes`` sequences only.
-    strategy = call.strategy(
-        AllDrawn,
-        max_decode_steps,
-        beam_size=count - 1,
-        transform=sampling_transform(call.transform, sampling),
-    )
-    return call.rising(call.run(strategy))
-
-
-@decode_fn(num_decodes=8)
-def constrained_beam_search(
-    arguments: T5XArguments,
-    *,
-    phrases: Any = (),
-    alternatives: Any = (),
-    vocabulary: Any = None,
-    alpha: float | Array = 0.6,
-    max_decode_steps: int | Array | None = None,
-) -> Decodes:
-    """Beam search over the texts that contain given phrases.
-
-    See ``strategies.constrained_beam_search`` (Post & Vilar 2018; Hu et al. 2019), with T5X's
-    length penalty.
-
-    A phrase given as a string is tokenised by itself and matched token by token, so a text that
-    contains the same string in other tokens does not match. If that matters, give the other token
-    sequences as alternatives. Phrases are matched in the new tokens only, not in the prompt.
-
-    Args:
-      inputs, cache, tokens_to_logits, eos_id, decode_rng, cache_offset, initial_index: see
-        ``T5XArguments``.
-      num_decodes: N, the number of hypotheses that a row keeps and returns. Preferably more than
-        the number of tokens in all phrases.
-      phrases: the phrases, all of which must appear: strings, token sequences, or int32 ``[Q, M]``
-        or ``[B, Q, M]``, padded with -1 on the left.
-      alternatives: sets of phrases; at least one phrase of each set must appear. Each set contains
-        strings or token sequences; or int32 ``[A, Q, M]`` or ``[B, A, Q, M]``.
-      vocabulary: a ``seqio.Vocabulary`` or another object with ``encode``; needed for strings.
-      alpha: the exponent of the length penalty, as for ``beam_search``.
-      max_decode_steps: the maximum number of tokens after the last prompt token.
-      transform: applied to the log-probabilities of each hypothesis. Without a prefill, it is given
-        token 0 in the place of each prompt token.
-
-    Returns:
-      Decodes int32 ``[B, N, L]`` and scores float32 ``[B, N]``, the best last. Hypotheses that
-      contain all phrases come after all others; both parts are in ascending order.
-
-    Raises:
-      ValueError: for strings without a vocabulary, a string instead of a list of them, and phrases
-        without tokens.
-
-    Example:
-      >>> import jax, jax.numpy as jnp
-      >>> falling = lambda state: (-jnp.arange(2.0 * 5).reshape(2, 5), state.cache)
-      >>> must = {"phrases": ((3, 4),)}
-      >>> search = lambda x: constrained_beam_search(x, {}, falling, 1, num_decodes=2, **must)
-      >>> jax.jit(search)(jnp.zeros((1, 2), jnp.int32))[0][0, -1]
-      Array([3, 4], dtype=int32)
-    """
-    call = open_call(arguments)
-    if isinstance(alternatives, (tuple, list)):
-        alternatives = tuple(_tokens("alternatives", group, vocabulary) for group in alternatives)
-    if isinstance(call.model, T5XAdapter):
-        # A forced token must not match a phrase.
-        hidden = dataclasses.replace(call.model, show_prompt=False)
-        call = dataclasses.replace(call, model=hidden)
-    strategy = call.strategy(
-        strategies.ConstrainedBeamSearch,
-        max_decode_steps,
-        constraints=constraints.Constraints(_tokens("phrases", phrases, vocabulary), alternatives),
-        beam_size=arguments.num_decodes,
-        length_penalty=t5x_penalty(alpha, call),
-        early_stopping="never",
-        transform=call.kept_transform,
-    )
-    return call.best_last(call.run(strategy))
 
 
 @pytree
@@ -427,23 +240,3 @@ class AllDrawn(strategies.StochasticBeamSearch):
         score = sampling_log_prob_of(drawn)
         length = jnp.where(exists, drawn.length, 0)
         return DecodeOutput(drawn.tokens, length, drawn.log_prob, score, drawn.finished & exists)
-
-
-def _tokens(name: str, phrases: Any, vocabulary: Any) -> Any:
-    """Phrases as token sequences; arrays are returned unchanged."""
-    if isinstance(phrases, str):
-        raise ValueError(
-            f"{name}: expected a list of strings or of token sequences, got {phrases!r}"
-        )
-    if not isinstance(phrases, Sequence):
-        return phrases
-    if vocabulary is None and any(isinstance(phrase, str) for phrase in phrases):
-        raise ValueError(
-            "vocabulary: expected an object with encode for phrases that are strings, got None"
-        )
-    return tuple(
-        tuple(int(token) for token in vocabulary.encode(phrase))
-        if isinstance(phrase, str)
-        else tuple(phrase)
-        for phrase in phrases
-    )

@@ -289,7 +289,7 @@ class Call:
         order = jnp.broadcast_to(order[None], output.score.shape)
         return self.result(output.tokens, output.length, output.score, order, max_length)
 
-    def rising(self, output: DecodeOutput, score: Array | None = None) -> tuple[Array, Array]:
+    def ascending(self, output: DecodeOutput, score: Array | None = None) -> tuple[Array, Array]:
         """The result sorted by ascending ``score``, by default that of the output.
 
         A score of NaN comes before all numbers, and after unused places, which have -inf.

@@ -174,7 +174,7 @@ def _sample(
         settings |= {"num_samples": count, "transform": transform, **(listed or {})}
         strategy = call.strategy(made, limit, **settings)
     output = call.run(strategy if callbacks is None else CalledBack(strategy, callbacks))
-    return call.rising(output, certain_score(output) if certain else output.log_prob)
+    return call.ascending(output, certain_score(output) if certain else output.log_prob)
 
 
 def certain_score(output: DecodeOutput) -> Array:

@@ -108,4 +108,4 @@ def speculative_sample(
     )
     output = call.run(strategy)
     rescaled = certain and settings.rescale_log_probs
-    return call.rising(output, sampling.certain_score(output) if rescaled else output.log_prob)
+    return call.ascending(output, sampling.certain_score(output) if rescaled else output.log_prob)
