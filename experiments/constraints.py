@@ -31,10 +31,9 @@ import tokenizers
 import decoding_jax
 from decoding_jax import Prompt, constraints, strategies
 from decoding_jax.base import Prefix
-from decoding_jax.loop import carried
 from decoding_jax.models import Llama
 from decoding_jax.text.token_texts import TokenTexts, concatenated, texts_of_decoder
-from decoding_jax.transforms import StackAutomaton
+from decoding_jax.transforms import StackAutomaton, carried
 from experiments import quick
 from experiments.results import write_json
 

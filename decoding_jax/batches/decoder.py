@@ -274,8 +274,7 @@ def _separate(name: str) -> Any:
     """The program of a batch that lasts as long as its longest row."""
 
     def decode(rows: RowInputs) -> DecodeOutput:
-        call = rows.call
-        return call.strategy(call.model, call.prompt, call.key)
+        return rows.call.run()
 
     decode.__name__ = name
     return jit(decode, ())

@@ -22,12 +22,13 @@ from decoding_jax.base import (
     Stop,
     Transform,
 )
-from decoding_jax.loop import carried, model_calls, shared_cache, stopping
+from decoding_jax.loop import model_calls, shared_cache, stopping
 from decoding_jax.loop.sequences import over_axes, write
 from decoding_jax.ops import exact
 from decoding_jax.ops.gather import gather_items, gather_last
 from decoding_jax.ops.logits import log_total
 from decoding_jax.ops.top_k import top_k
+from decoding_jax.transforms import carried
 
 
 class ListedTexts(NamedTuple):

@@ -30,7 +30,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
-from decoding_jax.loop.strategy import Strategy
+from decoding_jax.loop.strategy import Strategy, check_settings, program_of
 from decoding_jax.ops.jit import jit
 from decoding_jax.sharding.meshes import in_mesh, over_rows
 
@@ -49,6 +49,17 @@ class RowCall(NamedTuple):
     model: LanguageModel
     prompt: Prompt
     key: Array | None
+
+    def run(self) -> DecodeOutput:
+        """Runs the strategy to its end, compiled. The inputs are those of a checked call.
+
+        Raises:
+          ValueError: for settings that do not fit the model.
+        """
+        if not isinstance(self.strategy, Strategy):  # A function of a caller's own.
+            return self.strategy(self.model, self.prompt, self.key)
+        check_settings(self.strategy, self.model)
+        return program_of(type(self.strategy))(*self)
 
 
 MakeCall = Callable[[Any], RowCall]

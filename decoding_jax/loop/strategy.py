@@ -242,9 +242,18 @@ def checked(strategy: Strategy, model: Any, prompt: Any, key: Any = None) -> Inp
     """
     model, prompt = inputs.check_model(model), inputs.check_prompt(prompt)
     inputs.check_prompt_ids(prompt, model.vocab_size)
+    check_settings(strategy, model)
+    return Inputs(model, prompt, inputs.check_key(key))
+
+
+def check_settings(strategy: Strategy, model: LanguageModel) -> None:
+    """Checks that the settings of a strategy fit a model.
+
+    Raises:
+      ValueError: in one line, for a token id outside the vocabulary, and as ``Strategy.check``.
+    """
     inputs.check_token_ids(strategy, model.vocab_size)
     strategy.check(model)
-    return Inputs(model, prompt, inputs.check_key(key))
 
 
 _EXPECTED = {

@@ -304,10 +304,9 @@ class BoundBart(encoder_decoder.BoundEncoderDecoder):
         "vocab_size",
     )
 
-    @property
-    def max_positions(self) -> int | None:
+    @classmethod
+    def positions_of(cls, config: BartConfig) -> int | None:
         """``max_positions`` of the config; None with ``sinusoidal_inclusive`` positions."""
-        config = self.config
         return None if config.positions == "sinusoidal_inclusive" else config.max_positions
 
 

@@ -186,7 +186,12 @@ class BoundEncoderDecoder(NetworkModel):
 
     @property
     def max_positions(self) -> int | None:
-        """None, unless the positions of a network are limited."""
+        """The maximum number of positions, or None without a limit."""
+        return self.positions_of(self.config)
+
+    @classmethod
+    def positions_of(cls, config: Any) -> int | None:
+        """The ``max_positions`` of a network of this config, which also limit its inputs."""
         return None
 
     @property

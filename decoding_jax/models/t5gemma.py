@@ -173,10 +173,10 @@ class BoundT5Gemma(encoder_decoder.BoundEncoderDecoder):
     sharded_names = ("num_heads", "num_kv_heads", "mlp_dim", "vocab_size")
     for_model_axis = for_model_axis
 
-    @property
-    def max_positions(self) -> int:
+    @classmethod
+    def positions_of(cls, config: T5GemmaConfig) -> int:
         """The maximum of the decoder or of the encoder, whichever is smaller."""
-        return min(self.config.max_positions, self.config.encoder.max_positions)
+        return min(config.max_positions, config.encoder.max_positions)
 
     @classmethod
     def sizes_of(cls, config: T5GemmaConfig) -> dict[str, int]:

@@ -22,7 +22,7 @@ from decoding_jax.base import (
     Prefix,
     Prompt,
 )
-from decoding_jax.loop import as_function, carried, model_calls, stopping
+from decoding_jax.loop import as_function, model_calls, stopping
 from decoding_jax.loop.sequences import (
     Sequences,
     append_token,
@@ -37,6 +37,7 @@ from decoding_jax.ops import exact, random
 from decoding_jax.ops.gather import gather_last, where_lanes
 from decoding_jax.ops.logits import log_total
 from decoding_jax.pytrees import pytree
+from decoding_jax.transforms import carried
 
 BLOCKS = 16
 """The number of blocks of a text of full length, by default: that of the paper."""

@@ -22,7 +22,7 @@ from decoding_jax.base import (
     Prompt,
     Transform,
 )
-from decoding_jax.loop import as_function, carried, model_calls, stopping
+from decoding_jax.loop import as_function, model_calls, stopping
 from decoding_jax.loop.listed_texts import ListedTexts, list_texts
 from decoding_jax.loop.sequences import (
     Sequences,
@@ -37,6 +37,7 @@ from decoding_jax.loop.strategy import Strategy, check_transform
 from decoding_jax.ops import random
 from decoding_jax.ops.logits import log_prob_of, lowest_argmax
 from decoding_jax.pytrees import pytree
+from decoding_jax.transforms import carried
 
 
 class TokenByTokenInfo(NamedTuple):

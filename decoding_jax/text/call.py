@@ -18,6 +18,7 @@ from decoding_jax.loop import forms
 from decoding_jax.loop.inputs import check_model
 from decoding_jax.loop.refill import RowCall
 from decoding_jax.loop.strategy import check_max_new_tokens
+from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.ops.random import row_keys
 from decoding_jax.rows import take_rows
 from decoding_jax.text import generation_config, inputs, limits
@@ -310,7 +311,7 @@ def check_inputs(
     Raises:
       ValueError: for the first mistake, in one line that names the argument.
     """
-    if not hasattr(model, "bind") or isinstance(model, type):
+    if not isinstance(model, EncoderDecoder):
         check_model(model)
     inputs.check_tokenizer(tokenizer, model)
     inputs.check_texts(texts)

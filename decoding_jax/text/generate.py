@@ -189,10 +189,7 @@ def _decoded(
 ) -> list[list[Completion]]:
     """The completions of some texts, by number, which are decoded together as ``size`` rows."""
     rows = call.rows(members, size)
-    if call.max_time is None:
-        output = rows.strategy(rows.model, rows.prompt, rows.key)
-    else:
-        output = run_until(clock, rows)
+    output = rows.run() if call.max_time is None else run_until(clock, rows)
     scores = None
     if call.num_alternatives is not None:
         scores = compiled_scores(

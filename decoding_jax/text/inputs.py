@@ -83,16 +83,12 @@ def check_texts(texts: Any) -> None:
         if isinstance(text, (list, tuple)) and any(isinstance(part, Mapping) for part in text):
             check_conversation(f"texts[{i}]", text)
         elif not isinstance(text, str):
-            hint = f"; {_IDS}" if _are_ids(text) else ""
+            are_ids = isinstance(text, (list, tuple, int)) or hasattr(text, "dtype")
+            hint = f"; {_IDS}" if are_ids else ""
             raise ValueError(f"texts: expected strings, got {describe(text)} at index {i}{hint}")
         for part in jax.tree.leaves(text):
             if isinstance(part, str) and (fault := unicode_fault(part)) is not None:
                 raise ValueError(f"texts: expected Unicode text, got {fault} at index {i}")
-
-
-def _are_ids(text: Any) -> bool:
-    """Whether this may be token ids in the place of a text."""
-    return isinstance(text, (list, tuple, int)) or hasattr(text, "dtype")
 
 
 def unicode_fault(text: str) -> str | None:
@@ -182,8 +178,7 @@ def input_positions(model: Any) -> int | None:
     """The largest number of tokens of a text, or None for no limit."""
     if not isinstance(model, EncoderDecoder):
         return shared_positions(model)
-    one: Any = np.ones((1, 1), np.int32)
-    return model.bind(one, one[0]).max_positions
+    return model.bound.positions_of(model.config)
 
 
 def fitted(

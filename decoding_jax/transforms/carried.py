@@ -12,7 +12,23 @@ from typing import Any
 import jax.numpy as jnp
 
 from decoding_jax.base import CarriedStates, Prefix, Prompt
-from decoding_jax.transforms.composition import states_after
+
+
+def states_after(transforms: Any, prefix: Prefix) -> Any:
+    """The states of transforms after each path.
+
+    Args:
+      transforms: a transform, None, or a tuple of these.
+      prefix: the paths. Its states are those of ``transforms``.
+
+    Returns:
+      A pytree of arrays ``[B, W, T]``, for a tuple a tuple; None where there are none.
+    """
+    if isinstance(transforms, tuple):
+        states = tuple(states_after(x, prefix.part(i)) for i, x in enumerate(transforms))
+        return None if all(x is None for x in states) else states
+    method = getattr(transforms, "states_after", None)
+    return None if method is None else method(prefix)
 
 
 def begin(transforms: Any, prompt: Prompt, lanes: int) -> CarriedStates | None:

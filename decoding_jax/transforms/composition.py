@@ -10,6 +10,7 @@ import jax
 
 from decoding_jax.base import Prefix, Transform
 from decoding_jax.pytrees import pytree
+from decoding_jax.transforms.carried import states_after
 
 Array = jax.Array
 
@@ -35,23 +36,6 @@ class Chain:
     def states_after(self, prefix: Prefix) -> tuple[Any, ...] | None:
         """The states of the transforms after each path; None where none of them has any."""
         return states_after(self.transforms, prefix)
-
-
-def states_after(transforms: Any, prefix: Prefix) -> Any:
-    """The states of transforms after each path.
-
-    Args:
-      transforms: a transform, None, or a tuple of these.
-      prefix: the paths. Its states are those of ``transforms``.
-
-    Returns:
-      A pytree of arrays ``[B, W, T]``, for a tuple a tuple; None where there are none.
-    """
-    if isinstance(transforms, tuple):
-        states = tuple(states_after(x, prefix.part(i)) for i, x in enumerate(transforms))
-        return None if all(x is None for x in states) else states
-    method = getattr(transforms, "states_after", None)
-    return None if method is None else method(prefix)
 
 
 def chain(*transforms: Transform | Callable[[Array, Prefix], Array]) -> Chain:

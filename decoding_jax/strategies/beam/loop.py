@@ -24,7 +24,7 @@ from decoding_jax.base import (
     Stop,
     Transform,
 )
-from decoding_jax.loop import carried, model_calls, shared_cache
+from decoding_jax.loop import model_calls, shared_cache
 from decoding_jax.loop.sequences import check_lengths, over_axes
 from decoding_jax.loop.shared_cache import SharedCache
 from decoding_jax.loop.strategy import Strategy
@@ -33,6 +33,7 @@ from decoding_jax.ops.logits import are_nan, log_softmax
 from decoding_jax.strategies.beam import competition
 from decoding_jax.strategies.beam.competition import Beam, EarlyStopping, Pool, Rules, still_running
 from decoding_jax.strategies.beam.length_penalty import LengthPenalty, check_length_penalty
+from decoding_jax.transforms import carried
 
 
 class BeamInfo(NamedTuple):

@@ -38,7 +38,7 @@ from jax.typing import ArrayLike
 
 from decoding_jax import fields
 from decoding_jax.base import Array, Cache, DecodeOutput, LanguageModel, Prefix, Prompt
-from decoding_jax.loop import as_function, carried, model_calls, stopping
+from decoding_jax.loop import as_function, model_calls, stopping
 from decoding_jax.loop.sequences import check_lengths
 from decoding_jax.loop.strategy import Strategy
 from decoding_jax.pytrees import pytree
@@ -54,6 +54,7 @@ from decoding_jax.strategies.best_first.priority import (
     check_score,
 )
 from decoding_jax.strategies.best_first.token_tree import TokenTree
+from decoding_jax.transforms import carried
 
 
 class SearchInfo(NamedTuple):

@@ -18,7 +18,7 @@ from decoding_jax.base import (
     Prompt,
     Transform,
 )
-from decoding_jax.loop import as_function, carried, model_calls, stopping
+from decoding_jax.loop import as_function, model_calls, stopping
 from decoding_jax.loop.sequences import (
     Sequences,
     append_token,
@@ -36,6 +36,7 @@ from decoding_jax.ops.logits import log_total
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.conditional import failures
 from decoding_jax.strategies.conditional.failures import Attempts, Failures
+from decoding_jax.transforms import carried
 
 ATTEMPTS = 8
 """How many texts of full length the default budget has room for."""

@@ -24,7 +24,6 @@ from decoding_jax.loop import (
     Strategy,
     append_token,
     as_function,
-    carried,
     check_lengths,
     empty_sequences,
     model_calls,
@@ -37,6 +36,7 @@ from decoding_jax.ops.top_k import top_k
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.contrastive import context
 from decoding_jax.strategies.contrastive.context import Context
+from decoding_jax.transforms import carried
 
 
 class ContrastiveInfo(NamedTuple):

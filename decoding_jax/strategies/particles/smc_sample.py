@@ -25,7 +25,7 @@ from decoding_jax.base import (
     Transform,
 )
 from decoding_jax.codes import point_sets
-from decoding_jax.loop import as_function, carried, model_calls, shared_cache, stopping
+from decoding_jax.loop import as_function, model_calls, shared_cache, stopping
 from decoding_jax.loop.sequences import (
     Sequences,
     append_token,
@@ -40,6 +40,7 @@ from decoding_jax.ops import exact, random
 from decoding_jax.ops.gather import gather_items, gather_last
 from decoding_jax.ops.logits import clean, log_total
 from decoding_jax.pytrees import pytree
+from decoding_jax.transforms import carried
 
 RESAMPLING = {"systematic": "lattice", "stratified": "stratified", "multinomial": "iid"}
 """The points of the unit interval at which the particles that go on are read off."""

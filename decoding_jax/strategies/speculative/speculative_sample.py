@@ -52,7 +52,6 @@ from decoding_jax.loop import (
     Sequences,
     Strategy,
     as_function,
-    carried,
     check_lengths,
     empty_sequences,
     model_calls,
@@ -87,6 +86,7 @@ from decoding_jax.strategies.speculative.stages import (
 )
 from decoding_jax.strategies.speculative.tree_drafts import TREE
 from decoding_jax.strategies.speculative.verifiers import Verifier, check_verifier, needs_key
+from decoding_jax.transforms import carried
 
 
 class State(NamedTuple):
