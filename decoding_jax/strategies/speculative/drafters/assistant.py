@@ -18,7 +18,12 @@ from decoding_jax.base import Array, Prompt
 from decoding_jax.ops.gather import gather_position
 from decoding_jax.pytrees import pytree
 from decoding_jax.sharding import meshes
-from decoding_jax.strategies.speculative.drafters.base import HeadDrafter, Path
+from decoding_jax.strategies.speculative.drafters.base import (
+    HeadDrafter,
+    Path,
+    confidence,
+    first_states,
+)
 from decoding_jax.strategies.speculative.drafters.bigram import last_token
 
 
@@ -90,13 +95,8 @@ class Assistant(HeadDrafter):
 
     head: Any
     greedy: bool = fields.switch(default=False)
-    min_confidence: float = fields.static_number(
-        "a probability from 0 to 1", lambda x: 0 <= x <= 1, default=0.0
-    )
+    min_confidence: float = confidence()
     keys: Any = fields.field(default=None, shared_axes=None)
-
-    def __post_init__(self) -> None:
-        fields.check(self)
 
     @property
     def vocab_size(self) -> int:
@@ -118,13 +118,7 @@ class Assistant(HeadDrafter):
     ) -> AssistantState:
         """See ``TreeDrafter.open``."""
         states = self.head.fuse(features)
-        last = gather_position(states, prompt.length[:, None] - 1)[:, :, None]
-        shape, width = (states.shape[0], lanes), states.shape[-1]
-        return AssistantState(
-            state=jnp.broadcast_to(last, (*shape, num_drafts, width)),
-            seen=jnp.broadcast_to(last, (*shape, max_draft_tokens + 1, width)),
-            start=jnp.zeros(shape, jnp.int32),
-        )
+        return AssistantState(*first_states(states, prompt, lanes, num_drafts, max_draft_tokens))
 
     def observe(
         self, state: AssistantState, features: tuple[Array, ...], start: Array
@@ -139,19 +133,12 @@ class Assistant(HeadDrafter):
         logits, new = self._draft(last_token(path)[..., None], known)
         return logits[:, :, 0], state._replace(state=jnp.broadcast_to(new, state.state.shape))
 
-    def next(
-        self, state: AssistantState, token: Array, slot: Array
-    ) -> tuple[Array, AssistantState]:
-        """See ``Drafter.next``."""
-        logits, new = self._draft(token[..., None], state.state)
-        return logits[:, :, 0], state._replace(state=new)
-
     def next_level(
         self,
         state: AssistantState,
         tokens: Array,
         start: Array,
-        visible: Array,
+        visible: Array | None,
         parent: Array | None = None,
     ) -> tuple[Array, AssistantState]:
         """See ``TreeDrafter.next_level``."""

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 
+from decoding_jax import fields
 from decoding_jax.base import Array, Prompt
+from decoding_jax.ops.gather import gather_position
 
 
 class Path(NamedTuple):
@@ -176,16 +178,26 @@ class KeyDrafter(Protocol):
         ...
 
 
+def confidence() -> Any:
+    """Declares the ``min_confidence`` of a drafter."""
+    expected = "a probability from 0 to 1"
+    return fields.static_number(expected, lambda x: 0 <= x <= 1, default=0.0)
+
+
 class HeadDrafter:
-    """What drafters by a head have in common whose cache holds drafted tokens too.
+    """What drafters by a head have in common.
 
     Attributes:
-      open: see ``TreeDrafter.open``.
+      open, next_level: see ``TreeDrafter``.
       head: the network, of a drafter with one.
     """
 
     open: Callable[..., Any]
+    next_level: Callable[..., Any]
     head: Any
+
+    def __post_init__(self) -> None:
+        fields.check(self)
 
     @property
     def feature_layers(self) -> tuple[int, ...]:
@@ -199,9 +211,39 @@ class HeadDrafter:
         """See ``FeatureDrafter.init``. Every lane has a slot for each new token but the last."""
         return self.open(prompt, lanes=lanes, slots=max(max_new_tokens - 1, 1), **sizes)
 
+    def next(self, state: Any, token: Array, slot: Array) -> tuple[Array, Any]:
+        """See ``Drafter.next``: a level of one token."""
+        logits, state = self.next_level(state, token[..., None], slot, None)
+        return logits[:, :, 0], state
+
     def keep(self, state: Any, source: Array, start: Array) -> Any:
         """See ``TreeDrafter.keep``. Moves nothing: ``begin`` writes all accepted entries anew."""
         return state
+
+
+def first_states(
+    states: Array, prompt: Prompt, lanes: int, num_drafts: int, max_draft_tokens: int
+) -> tuple[Array, Array, Array]:
+    """The ``state``, ``seen`` and ``start`` of a head's state before the first block.
+
+    Args:
+      states: ``[B, 1, P, D']``, of the tokens of the prompts.
+      prompt: B prompts.
+      lanes: W.
+      num_drafts: C.
+      max_draft_tokens: K.
+
+    Returns:
+      The state of the prompt's last token for each draft, ``[B, W, C, D']``, and for each token of
+      a block, ``[B, W, K + 1, D']``; and zeros, int32 ``[B, W]``.
+    """
+    last = gather_position(states, prompt.length[:, None] - 1)[:, :, None]
+    shape, width = (states.shape[0], lanes), states.shape[-1]
+    return (
+        jnp.broadcast_to(last, (*shape, num_drafts, width)),
+        jnp.broadcast_to(last, (*shape, max_draft_tokens + 1, width)),
+        jnp.zeros(shape, jnp.int32),
+    )
 
 
 @runtime_checkable

@@ -17,7 +17,7 @@ from decoding_jax.base import Array, Cache, Prompt
 from decoding_jax.loop import model_calls
 from decoding_jax.ops.gather import gather_position
 from decoding_jax.pytrees import pytree
-from decoding_jax.strategies.speculative.drafters.base import Path
+from decoding_jax.strategies.speculative.drafters.base import HeadDrafter, Path, confidence
 from decoding_jax.strategies.speculative.drafters.bigram import last_token
 from decoding_jax.strategies.speculative.drafters.eagle import of_target
 
@@ -86,7 +86,7 @@ class DFlashState(NamedTuple):
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class DFlash:
+class DFlash(HeadDrafter):
     """Drafts a block of tokens in one call of a head that reads the target's hidden states.
 
     Chen et al. 2026, "DFlash" (arXiv:2602.06036). A block has b - 1 drafted tokens, of which the
@@ -107,22 +107,9 @@ class DFlash:
     vocab_size: int = fields.count()
     token_ids: Any = fields.field(default=None, shared_axes=None)
     greedy: bool = fields.switch(default=False)
-    min_confidence: float = fields.static_number(
-        "a probability from 0 to 1", lambda x: 0 <= x <= 1, default=0.0
-    )
+    min_confidence: float = confidence()
 
     one_call = True  # for all tokens of a draft
-
-    def __post_init__(self) -> None:
-        fields.check(self)
-
-    @property
-    def feature_layers(self) -> tuple[int, ...]:
-        return self.head.feature_layers
-
-    @property
-    def widens(self) -> bool:
-        return getattr(self.head, "widens", False)
 
     def init(
         self,
@@ -174,14 +161,10 @@ class DFlash:
         state: DFlashState,
         tokens: Array,
         start: Array,
-        visible: Array,
+        visible: Array | None,
         parent: Array | None = None,
     ) -> tuple[Array, DFlashState]:
         """See ``TreeDrafter.next_level``: the same logits after all tokens of a level."""
         level = (start - state.first) // tokens.shape[-1] + 1
         logits = gather_position(state.logits, level)[:, :, None]
         return jnp.broadcast_to(logits, (*tokens.shape, self.vocab_size)), state
-
-    def keep(self, state: DFlashState, source: Array, start: Array) -> DFlashState:
-        """See ``TreeDrafter.keep``: moves nothing."""
-        return state

@@ -28,7 +28,12 @@ from decoding_jax.loop import model_calls
 from decoding_jax.ops.gather import gather_position
 from decoding_jax.pytrees import pytree
 from decoding_jax.sharding import meshes
-from decoding_jax.strategies.speculative.drafters.base import HeadDrafter, Path
+from decoding_jax.strategies.speculative.drafters.base import (
+    HeadDrafter,
+    Path,
+    confidence,
+    first_states,
+)
 
 
 class DraftHead(Protocol):
@@ -138,12 +143,7 @@ class Eagle(HeadDrafter):
     vocab_size: int = fields.count()
     token_ids: Any = fields.field(default=None, shared_axes=None)
     greedy: bool = fields.switch(default=False)
-    min_confidence: float = fields.static_number(
-        "a probability from 0 to 1", lambda x: 0 <= x <= 1, default=0.0
-    )
-
-    def __post_init__(self) -> None:
-        fields.check(self)
+    min_confidence: float = confidence()
 
     def open(
         self,
@@ -160,15 +160,7 @@ class Eagle(HeadDrafter):
         states = self.head.fuse(features)
         entries = jnp.roll(prompt.tokens, -1, 1), states, prompt.length - 1
         cache = self.head.prefill(*entries, lanes=lanes, slots=slots)
-        shape = (states.shape[0], lanes)
-        last = gather_position(states, prompt.length[:, None] - 1)
-        seen = (*shape, max_draft_tokens + 1, states.shape[-1])
-        return EagleState(
-            cache=cache,
-            state=jnp.broadcast_to(last[:, :, None], (*shape, num_drafts, states.shape[-1])),
-            seen=jnp.broadcast_to(last[:, :, None], seen),
-            start=jnp.zeros(shape, jnp.int32),
-        )
+        return EagleState(cache, *first_states(states, prompt, lanes, num_drafts, max_draft_tokens))
 
     def observe(self, state: EagleState, features: tuple[Array, ...], start: Array) -> EagleState:
         """See ``FeatureDrafter.observe``."""
@@ -184,17 +176,12 @@ class Eagle(HeadDrafter):
         states = jnp.broadcast_to(gather_position(states, last)[:, :, None], state.state.shape)
         return self._logits(states[:, :, 0]), state._replace(cache=cache, state=states)
 
-    def next(self, state: EagleState, token: Array, slot: Array) -> tuple[Array, EagleState]:
-        """See ``Drafter.next``."""
-        states, cache = self._extend(state, token[..., None], state.state, slot)
-        return self._logits(states[:, :, 0]), state._replace(cache=cache, state=states)
-
     def next_level(
         self,
         state: EagleState,
         tokens: Array,
         start: Array,
-        visible: Array,
+        visible: Array | None,
         parent: Array | None = None,
     ) -> tuple[Array, EagleState]:
         """See ``TreeDrafter.next_level``."""

@@ -11,7 +11,7 @@ from decoding_jax import fields
 from decoding_jax.base import Array, Cache, LanguageModel, ModelOutput, Prompt, SupportsProject
 from decoding_jax.loop import check_lengths, model_calls
 from decoding_jax.pytrees import pytree
-from decoding_jax.strategies.speculative.drafters.base import Path
+from decoding_jax.strategies.speculative.drafters.base import Path, confidence
 
 
 @pytree
@@ -46,9 +46,7 @@ class ModelDrafter:
 
     model: LanguageModel
     greedy: bool = fields.switch(default=False)
-    min_confidence: float = fields.static_number(
-        "a probability from 0 to 1", lambda x: 0 <= x <= 1, default=0.0
-    )
+    min_confidence: float = confidence()
 
     def __post_init__(self) -> None:
         fields.check(self)

@@ -26,7 +26,12 @@ from decoding_jax.loop import model_calls
 from decoding_jax.ops.gather import gather_position
 from decoding_jax.pytrees import pytree
 from decoding_jax.sharding import meshes
-from decoding_jax.strategies.speculative.drafters.base import HeadDrafter, Path
+from decoding_jax.strategies.speculative.drafters.base import (
+    HeadDrafter,
+    Path,
+    confidence,
+    first_states,
+)
 
 
 class PredictionBlock(Protocol):
@@ -122,12 +127,10 @@ class MultiTokenPrediction(HeadDrafter):
         lambda name, value: tuple(value), expected="a sequence of blocks"
     )
     greedy: bool = fields.switch(default=False)
-    min_confidence: float = fields.static_number(
-        "a probability from 0 to 1", lambda x: 0 <= x <= 1, default=0.0
-    )
+    min_confidence: float = confidence()
 
     def __post_init__(self) -> None:
-        fields.check(self)
+        super().__post_init__()
         if not self.blocks:
             raise fields.error("blocks", "one block or more", self.blocks)
 
@@ -168,14 +171,14 @@ class MultiTokenPrediction(HeadDrafter):
             last.append(jnp.where((prompt.length > k)[:, None, None], after, 0))
             caches.append(cache)
         each = jnp.broadcast_to(jnp.stack(last, 2), (*shape, len(last), target.shape[-1]))
-        seen = gather_position(target, prompt.length[:, None] - 1)[:, :, None]
+        _, seen, start = first_states(target, prompt, lanes, num_drafts, max_draft_tokens)
         return MultiTokenState(
             caches=tuple(caches),
             last=each,
             states=jnp.repeat(each[:, :, :, None], num_drafts, 3),
             drafted=jnp.zeros(shape, jnp.int32),
-            seen=jnp.broadcast_to(seen, (*shape, max_draft_tokens + 1, target.shape[-1])),
-            start=jnp.zeros(shape, jnp.int32),
+            seen=seen,
+            start=start,
         )
 
     def observe(
@@ -205,35 +208,22 @@ class MultiTokenPrediction(HeadDrafter):
         )
         return self._logits(each[:, :, 0]), state
 
-    def next(
-        self, state: MultiTokenState, token: Array, slot: Array
-    ) -> tuple[Array, MultiTokenState]:
-        """See ``Drafter.next``."""
-        logits, state = self._continue(state, token[..., None], slot)
-        return logits[:, :, 0], state
-
     def next_level(
         self,
         state: MultiTokenState,
         tokens: Array,
         start: Array,
-        visible: Array,
+        visible: Array | None,
         parent: Array | None = None,
     ) -> tuple[Array, MultiTokenState]:
-        """See ``TreeDrafter.next_level``."""
-        if parent is not None:
-            index = parent[:, :, None, :, None]
-            state = state._replace(states=jnp.take_along_axis(state.states, index, axis=3))
-        return self._continue(state, tokens, start, visible)
-
-    def _continue(
-        self, state: MultiTokenState, tokens: Array, start: Array, visible: Array | None = None
-    ) -> tuple[Array, MultiTokenState]:
-        """Runs drafted tokens ``[B, W, C]`` through every block that a later token needs.
+        """See ``TreeDrafter.next_level``: through every block that a later token needs.
 
         Block k needs no entry of a drafted token but for the tokens that block k predicts or that a
         later block does. The entries of blocks 2 to N - 1 that nothing needs are written too.
         """
+        if parent is not None:
+            index = parent[:, :, None, :, None]
+            state = state._replace(states=jnp.take_along_axis(state.states, index, axis=3))
         final, drafted = len(self.blocks) - 1, state.drafted + 1
         before, caches = state.states, list(state.caches)
         after = [before[:, :, 0]]
