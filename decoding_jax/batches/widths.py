@@ -79,7 +79,7 @@ def finer(
     Args:
       by_width: the inputs of each width, by number, the widest first.
       lengths: the length of each input in tokens.
-      least: the number of inputs that a further width is worth.
+      least: the smallest number of inputs for which a narrower width is added.
 
     Returns:
       The numbers of the inputs by width, the widest first, each in the order of before.
@@ -106,7 +106,7 @@ def fewer(by_width: Mapping[int, Sequence[int]], least: int) -> dict[int, list[i
 
     Args:
       by_width: the inputs of each width, by number, the widest first.
-      least: the number of inputs that a width beside the largest is worth.
+      least: the smallest number of inputs for which a width below the largest is kept.
 
     Example:
       >>> fewer({64: [0], 32: [1, 2], 16: [3, 4, 5]}, least=3)

@@ -122,7 +122,7 @@ class ItemDecoder:
     def expect(
         self, strings: Sequence[Sequence[str] | None], json_schemas: Sequence[str | None]
     ) -> None:
-        """Sets what the inputs of the job have of their own, each None for that of the job.
+        """Sets the stop strings and schemas that single inputs have in place of the job's.
 
         Args:
           strings: the stop strings of each input.

@@ -139,11 +139,11 @@ class Strategy:
 
     @property
     def widens(self) -> bool:
-        """Whether the width that prompts, or encoder inputs, are padded to is nothing but padding.
+        """Whether a row's state at two widths of prompts, or of encoder inputs, differs by padding.
 
-        Zero-padded or cut at the end of each axis, the arrays of a row's state then become those of
-        the same row at another width that holds it. ``loop.refill`` relies on this to move rows to
-        a batch of another width, if the model has ``widens`` too.
+        The arrays of the state at one width are then those at another, padded with zeros or cut at
+        the end of each axis. ``loop.refill`` relies on this to move rows to a batch of another
+        width, if the model has ``widens`` too.
         """
         return True
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import jax
@@ -102,8 +101,8 @@ def scores(query: Array, part: Part, scale: Scale, first: Array | int = 0) -> Ar
     """The scores, float32 ``[B, W, H, G, T, K]``, -inf where a key is not seen.
 
     Args:
-      query: as for ``attend``.
-      part: as for ``attend``.
+      query: as for ``attention_choice.attend``.
+      part: as for ``attention_choice.attend``.
       scale: the factor and the bound of the scores.
       first: the position of the part's first key.
     """
@@ -190,106 +189,17 @@ BLOCK = 32
 IMPLEMENTATIONS = ("auto", "xla", "pallas", "fixed")
 """The values of ``NetworkConfig.attention``."""
 
-KERNEL_QUERIES = 64
-"""The number of new tokens up to which the kernel takes float32 queries. Its products of float32 do
-not use the matrix units."""
-
-SPLASH_QUERIES = 1024
-"""The number of tokens from which ``splash`` takes a prompt on a TPU, however few its scores are.
-It takes every prompt with more than ``SCORE_LIMIT`` scores."""
-
-
-def attend(
-    query: Array,
-    parts: Sequence[Part],
-    factor: float,
-    soft_cap: float | None = None,
-    *,
-    implementation: str = "auto",
-) -> Array:
-    """Softmax attention of every query over all parts together.
-
-    This is the one place that chooses between ``attend_in_blocks``, which XLA compiles for every
-    device, the kernel for NVIDIA GPUs (``attention_kernel``) and that for prompts on TPUs
-    (``splash``). All compute the same function.
-
-    Args:
-      query: ``[B, W, H, G, T, d]``: G query heads share each of the H key-value heads.
-      parts: the keys and values. Every query sees at least one key of them.
-      factor: the factor of the logits.
-      soft_cap: None, or the bound of the scaled logits (see ``Scale``).
-      implementation: ``"xla"``; ``"pallas"``, the kernels: TPUs get ``splash`` for all prompts that
-        it serves, and other devices than GPUs interpret that for GPUs; or ``"auto"``, a kernel
-        where it can run and is faster.
-
-    Returns:
-      ``[B, W, H, G, T, d]``, in the dtype of the query.
-
-    Raises:
-      ValueError: for ``"pallas"`` where the kernel for GPUs cannot run.
-    """
-    scale = Scale(factor, soft_cap)
-    if implementation == "fixed":
-        return attend_in_fixed_blocks(query, parts, scale)
-    plain = functools.partial(attend_in_blocks, query, parts, scale)
-    if implementation == "xla":
-        return plain()
-    forced = implementation == "pallas"
-    ways = {} if _has_kernels() else _tpu_kernel(query, parts, scale, forced)
-    if forced or _has_kernels():
-        from decoding_jax.models import attention_kernel  # half a second, which CPUs need not wait
-
-        refusal = attention_kernel.refusal(query, parts)
-        if forced and refusal is not None:
-            raise ValueError(f"attention: expected {refusal}")
-        slow = query.dtype == jnp.float32 and query.shape[-2] > KERNEL_QUERIES
-        kernel = functools.partial(attention_kernel.attend, query, parts, scale)
-        if forced:
-            ways = {"tpu": plain, **ways, "cuda": kernel}
-            plain = functools.partial(kernel, interpret=True)
-        elif refusal is None and not slow:
-            ways = {**ways, "cuda": kernel}
-    return lax.platform_dependent(default=plain, **ways) if ways else plain()
-
-
-def _tpu_kernel(
-    query: Array, parts: Sequence[Part], scale: Scale, forced: bool
-) -> dict[str, Callable[[], Array]]:
-    """The attention of a prompt by ``splash`` on TPUs, where it serves and the prompt is long."""
-    size, rows = query.shape[-2], math.prod(query.shape[:4])
-    if size < SPLASH_QUERIES and rows * size**2 <= SCORE_LIMIT and not forced:
-        return {}
-    if query.dtype != jnp.bfloat16:
-        return {}
-    from decoding_jax.models import splash  # half a second, which other prompts need not wait
-
-    if not splash.serves(query, parts):
-        return {}
-    return {"tpu": functools.partial(splash.attend, query, parts, scale)}
-
-
-@functools.cache
-def _has_kernels() -> bool:
-    """Whether JAX runs on GPUs for which the kernel compiles: those of NVIDIA since Ampere.
-
-    JAX 0.12 announces that it will drop the backend that compiles it.
-    """
-    if jax.default_backend() != "gpu" or find_spec("jax.experimental.pallas.triton") is None:
-        return False
-    capability = getattr(jax.devices()[0], "compute_capability", "")
-    return capability.replace(".", "", 1).isdigit() and float(capability) >= 8.0
-
 
 def attend_in_blocks(query: Array, parts: Sequence[Part], scale: Scale) -> Array:
-    """The definition of ``attend``, as XLA compiles it for every device.
+    """The definition of ``attention_choice.attend``, as XLA compiles it for every device.
 
     Scores are held whole where they are few. Beyond ``SCORE_LIMIT``, blocks of queries read blocks
     of keys with a running softmax, so that memory is linear in the numbers of queries and of keys
     (Milakov & Gimelshein 2018; Rabe & Staats 2021, "Self-attention does not need O(n^2) memory").
 
     Args:
-      query: as for ``attend``.
-      parts: as for ``attend``.
+      query: as for ``attention_choice.attend``.
+      parts: as for ``attention_choice.attend``.
       scale: the scaling of the scores.
     """
     num_queries = query.shape[-2]
@@ -322,14 +232,14 @@ def attend_in_blocks(query: Array, parts: Sequence[Part], scale: Scale) -> Array
 
 
 def attend_in_fixed_blocks(query: Array, parts: Sequence[Part], scale: Scale) -> Array:
-    """``attend`` by a running softmax over blocks of ``BLOCK`` keys, whatever the number of keys.
+    """Attention by a running softmax over blocks of ``BLOCK`` keys, whatever the number of keys.
 
     A block that a query does not see leaves its sums as they are, to the bit. So the result of a
     query depends neither on the number of keys after the last one that it sees, nor on other rows.
 
     Args:
-      query: as for ``attend``.
-      parts: as for ``attend``. A part that is not a number of blocks is one block.
+      query: as for ``attention_choice.attend``.
+      parts: as for ``attention_choice.attend``. A part that is not a number of blocks is one block.
       scale: the scaling of the scores.
     """
     sums = None
@@ -356,7 +266,7 @@ def _cut(array: Any, axis: int, first: Array, size: int) -> Any:
 
 
 def _attend_block(query: Array, parts: Sequence[Part], scale: Scale, limit: int) -> Array:
-    """``attend``, of all the queries at a time. A part of up to ``limit`` scores is held whole."""
+    """Attention of all queries at a time. A part of up to ``limit`` scores is held whole."""
     chunks = [_keys_at_a_time(query, part, limit) for part in parts]
     whole = [read_part(p) for p, chunk in zip(parts, chunks, strict=True) if chunk is None]
     sums = _attend_whole(query, whole, scale) if whole else None

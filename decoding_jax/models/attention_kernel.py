@@ -22,8 +22,8 @@ A query has its own mask, so lanes of different lengths share a tile. Slots of l
 call, whose tiles have the queries of one lane. The softmax of both calls is merged.
 
 The kernel is written in Pallas for Triton, a backend that JAX 0.12 announces as deprecated.
-``attention.attend_in_blocks`` is its definition, and what ``attention.attend`` chooses where a
-later JAX lacks that backend.
+``attention.attend_in_blocks`` is its definition, and what ``attention_choice.attend`` chooses where
+a later JAX lacks that backend.
 """
 
 from __future__ import annotations
@@ -387,7 +387,7 @@ def on_mesh(run: Callable[[Array, Any], Array], query: Array, parts: Sequence[Pa
 
 
 def attend(query: Array, parts: Sequence[Part], scale: Scale, *, interpret: bool = False) -> Array:
-    """``attention.attend`` by this kernel, for queries and parts without a ``refusal``.
+    """``attention_choice.attend`` by this kernel, for queries and parts without a ``refusal``.
 
     On a mesh, each device runs it for its own rows and heads.
 

@@ -30,6 +30,7 @@ from decoding_jax.models import (
     stack,
     view,
 )
+from decoding_jax.models.attention_choice import attend
 from decoding_jax.pytrees import pytree
 
 POSITIONS = ("learned", "sinusoidal", "sinusoidal_inclusive")
@@ -136,7 +137,7 @@ class BartAttention(nn.Module):
         query = layers.split_heads(self.query(x), self.num_heads)
         scale = (self.config.emb_dim // self.num_heads) ** -0.5
         way = self.config.attention
-        y = attention.attend(query, parts, scale, implementation=way)
+        y = attend(query, parts, scale, implementation=way)
         return self.out(layers.merge_heads(y))
 
 

@@ -46,7 +46,7 @@ class NetworkConfig:
       scan_layers: whether one layer is compiled and scanned, with parameters stacked over layers. A
         deep network then compiles as fast as a shallow one.
       attention: what computes attention, ``"auto"``, ``"xla"`` or ``"pallas"`` (see
-        ``attention.attend``). It changes results by rounding alone.
+        ``attention_choice.attend``). It changes results by rounding alone.
       reproducible_rows: None, or the number of lanes of a group, see ``models.reproducible``.
 
     Raises:
@@ -512,7 +512,7 @@ class DecoderModel(NetworkModel):
 
         Returns:
           The hidden states ``[B, 1, 1, D]`` of the last real tokens; those of all tokens,
-          ``[B, 1, P, D]``, of which ``last`` is anything if it is not asked for; and the keys and
+          ``[B, 1, P, D]``, where ``last`` is undefined without ``with_hidden``; and the keys and
           values.
         """
         size, chunk = tokens.shape[1], self.config.prefill_chunk

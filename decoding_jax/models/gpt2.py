@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from decoding_jax.base import Array
-from decoding_jax.models import attention, caches, decoder, layers, stack, view
+from decoding_jax.models import caches, decoder, layers, stack, view
+from decoding_jax.models.attention_choice import attend
 from decoding_jax.pytrees import pytree
 
 
@@ -84,7 +85,7 @@ class GPT2Attention(nn.Module):
         parts, stored = layer_cache(layers.key_value(key, value, cfg.num_heads))
         scale = (cfg.emb_dim // cfg.num_heads) ** -0.5
         query = layers.split_heads(query, cfg.num_heads)
-        y = attention.attend(query, parts, scale, implementation=cfg.attention)
+        y = attend(query, parts, scale, implementation=cfg.attention)
         y = layers.merge_heads(y)
         return layers.Dense(cfg.emb_dim, cfg.dtype, use_bias=True, name="out")(y), stored
 

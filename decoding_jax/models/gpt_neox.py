@@ -12,7 +12,8 @@ from typing import Any
 from flax import linen as nn
 
 from decoding_jax.base import Array
-from decoding_jax.models import attention, caches, decoder, gpt2, layers, positions, stack, view
+from decoding_jax.models import caches, decoder, gpt2, layers, positions, stack, view
+from decoding_jax.models.attention_choice import attend
 from decoding_jax.pytrees import pytree
 
 
@@ -89,7 +90,7 @@ class GPTNeoXAttention(nn.Module):
         parts, stored = layer_cache(new._replace(key=positions.rotate(new.key, *angles)))
         query = positions.rotate(layers.split_heads(query, cfg.num_heads), *angles)
         y = layers.merge_heads(
-            attention.attend(query, parts, cfg.head_dim**-0.5, implementation=cfg.attention)
+            attend(query, parts, cfg.head_dim**-0.5, implementation=cfg.attention)
         )
         return layers.Dense(cfg.emb_dim, cfg.dtype, use_bias=cfg.attention_bias, name="out")(
             y

@@ -18,6 +18,7 @@ from flax import traverse_util
 
 from decoding_jax.base import Array
 from decoding_jax.models import attention, caches, decoder, layers, positions, stack, view
+from decoding_jax.models.attention_choice import attend
 from decoding_jax.pytrees import pytree
 
 
@@ -149,7 +150,7 @@ class LlamaAttention(nn.Module):
         query = query if angles is None else positions.rotate(query, *angles)
         scale = cfg.head_dim**-0.5 if self.scale is None else self.scale
         query = query.astype(held.dtype)
-        y = attention.attend(query, parts, scale, self.soft_cap, implementation=cfg.attention)
+        y = attend(query, parts, scale, self.soft_cap, implementation=cfg.attention)
         return self.out(layers.merge_heads(y).astype(cfg.dtype))
 
     def __call__(

@@ -2,7 +2,7 @@
 
 ``jax.experimental.pallas.ops.tpu.splash_attention`` keeps the scores of a block in the chip's own
 memory, with a running softmax, and skips blocks of keys that a causal or a windowed prompt does not
-see. ``attention.attend_in_blocks`` is its definition, and ``attention.attend`` chooses.
+see. ``attention.attend_in_blocks`` is its definition, and ``attention_choice.attend`` chooses.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _mask(size: int, part: Part) -> Any:
 
 
 def attend(query: Array, parts: Sequence[Part], scale: Scale, *, interpret: bool = False) -> Array:
-    """``attention.attend`` by splash attention, for queries and parts that it ``serves``.
+    """``attention_choice.attend`` by splash attention, for queries and parts that it ``serves``.
 
     The factor is multiplied with the queries, which rounds them to bfloat16 once more if it is no
     power of two. A query that sees no key, as one in the padding of a prompt with a window may,

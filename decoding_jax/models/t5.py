@@ -29,6 +29,7 @@ from decoding_jax.models import (
     stack,
     view,
 )
+from decoding_jax.models.attention_choice import attend
 from decoding_jax.pytrees import pytree
 
 
@@ -82,7 +83,7 @@ class Attention(nn.Module):
     def __call__(self, x: Array, parts: list[attention.Part]) -> Array:
         query = layers.split_heads(self.query(x), self.config.num_heads)
         way = self.config.attention
-        return self.out(layers.merge_heads(attention.attend(query, parts, 1.0, implementation=way)))
+        return self.out(layers.merge_heads(attend(query, parts, 1.0, implementation=way)))
 
 
 class Mlp(nn.Module):

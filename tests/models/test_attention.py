@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from decoding_jax.models import attention
-from decoding_jax.models.attention import Part, attend
+from decoding_jax.models.attention import Part
+from decoding_jax.models.attention_choice import attend
 
 B, W, H, G, T, D = 2, 3, 2, 2, 2, 4
 

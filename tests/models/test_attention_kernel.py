@@ -22,7 +22,7 @@ from jax.sharding import AxisType
 
 import decoding_jax
 from decoding_jax import Prompt, models
-from decoding_jax.models import attention, attention_kernel
+from decoding_jax.models import attention_choice, attention_kernel
 from decoding_jax.models.attention import Part, Scale
 from decoding_jax.models.decoder import with_attention
 from decoding_jax.models.llama import LlamaAttention
@@ -102,7 +102,7 @@ def both(query, parts, scale):
 
 
 def _run(query, *, parts, scale, way):
-    return attention.attend(query, parts, *scale, implementation=way)
+    return attention_choice.attend(query, parts, *scale, implementation=way)
 
 
 SHOWN = ("ragged rows", "lanes", "a tree", "a window", "a shared prefix", "a causal prompt")
@@ -125,7 +125,7 @@ def test_bfloat16_is_rounded_alone():
     query, parts = step_of_decoding(3, 2, 2, 4, 1, 64, 100, 90, dtype=jnp.bfloat16)
     got, _ = both(query, parts, Scale(0.125))
     wide = [p._replace(key=p.key.astype("float32"), value=p.value.astype("float32")) for p in parts]
-    want = attention.attend(query.astype(jnp.float32), wide, 0.125)
+    want = attention_choice.attend(query.astype(jnp.float32), wide, 0.125)
     assert got.dtype == jnp.bfloat16
     np.testing.assert_allclose(got.astype(jnp.float32), want, atol=0.02)
 
@@ -154,7 +154,7 @@ def test_its_gradient_is_that_of_the_definition():
 
     def loss(way, query, key, bias):
         changed = [parts[0]._replace(key=key), parts[1]._replace(bias=bias)]
-        return (attention.attend(query, changed, 0.5, implementation=way) ** 2).sum()
+        return (attention_choice.attend(query, changed, 0.5, implementation=way) ** 2).sum()
 
     at = (query, parts[0].key, parts[1].bias)
     got, want = (
@@ -167,7 +167,7 @@ def test_its_gradient_is_that_of_the_definition():
 @pytest.mark.parametrize("axes", [(8, 1), (2, 4), (1, 8)])
 def test_each_device_has_its_own_rows_and_heads(axes):
     query, parts = step_of_decoding(8, 2, 4, 2, 1, 16, 20, 30)
-    want = attention.attend(query, parts, 0.25)
+    want = attention_choice.attend(query, parts, 0.25)
     mesh = jax.make_mesh(axes, ("data", "model"), axis_types=(AxisType.Auto,) * 2)
     with jax.set_mesh(mesh):
         run = jax.jit(functools.partial(_run, parts=parts, scale=Scale(0.25), way="pallas"))
@@ -205,10 +205,10 @@ def test_what_it_cannot_run_is_left_to_xla_or_refused():
     with pytest.raises(
         ValueError, match=r"attention: expected heads of 16, .* for 'pallas', got 24"
     ):
-        attention.attend(query, parts, 1.0, implementation="pallas")
+        attention_choice.attend(query, parts, 1.0, implementation="pallas")
     np.testing.assert_array_equal(
-        attention.attend(query, parts, 1.0),
-        attention.attend(query, parts, 1.0, implementation="xla"),
+        attention_choice.attend(query, parts, 1.0),
+        attention_choice.attend(query, parts, 1.0, implementation="xla"),
     )
     with pytest.raises(ValueError, match="attention: expected 'auto', 'xla' or 'pallas', got 'x'"):
         dataclasses.replace(CONFIGS["llama"][1], attention="x")
@@ -245,7 +245,7 @@ def test_gpus_get_the_kernel_and_products_of_eight_rows(monkeypatch):
 
     assert not kernels(program())
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(attention, "_has_kernels", lambda: True)
+    monkeypatch.setattr(attention_choice, "_has_kernels", lambda: True)
     assert len(kernels(program())) >= 2  # of the prompts, and of the steps
     products = [line for line in program().as_text().splitlines() if "dot_general" in line]
     assert any("(tensor<8x32xbf16>" in line for line in products)

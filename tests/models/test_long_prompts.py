@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from decoding_jax.models import attention, positions
-from decoding_jax.models.attention import Part, attend
+from decoding_jax.models.attention import Part
+from decoding_jax.models.attention_choice import attend
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.llama import Llama, LlamaConfig
 from decoding_jax.models.t5 import T5Config, T5Decoder, T5DecoderConfig, T5Network

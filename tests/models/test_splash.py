@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from decoding_jax import models
-from decoding_jax.models import attention, splash
+from decoding_jax.models import attention, attention_choice, splash
 from decoding_jax.models.attention import Part, Scale
 from experiments.tpu_ledger import topology
 
@@ -127,7 +127,7 @@ def test_it_compiles_for_tpus(depth):
     def run(query, key, value, real):
         position = np.arange(4096, dtype=np.int32)[None, None]
         part = Part(key, value, real, position=position, least_distance=0, window=1500)
-        return attention.attend(query, [part], depth**-0.5, 50.0)
+        return attention_choice.attend(query, [part], depth**-0.5, 50.0)
 
     with jax.set_mesh(mesh):
         lowered = jax.jit(run).lower(*given, real)

@@ -135,8 +135,10 @@ def verify(verifier: Verifier, inputs: BlockInputs, drafts: Drafts, scores: Scor
 
 def checked(logits: Array, shape: tuple[int, ...], vocab_size: int) -> Array:
     """The drafter's logits ``[B, W, V]`` or ``[B, W, C, V]``, checked."""
-    letters = "[B, W, C"[: 3 * len(shape) - 1] + ", V]"
-    return model_calls.as_logits(logits, (*shape, vocab_size), "drafter", "a drafter", letters)
+    letters = ", ".join([*"BWC"[: len(shape)], "V"])
+    return model_calls.as_logits(
+        logits, (*shape, vocab_size), "drafter", "a drafter", f"[{letters}]"
+    )
 
 
 def num_calls(drafter: TreeDrafter, levels: Array) -> Array:
