@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from typing import Any, ClassVar, Self
 
 from flax import linen as nn
@@ -38,13 +39,8 @@ class FeatureHead:
     network: ClassVar[type[nn.Module]]
     widens: ClassVar[bool] = True
 
-    @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def feature_layers(self) -> tuple[int, ...]:
-        return self.config.feature_layers
+    vocab_size = property(operator.attrgetter("config.vocab_size"))
+    feature_layers = property(operator.attrgetter("config.feature_layers"))
 
     @property
     def sharded_sizes(self) -> dict[str, int]:

@@ -10,6 +10,7 @@ Prefixes").
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,25 +49,15 @@ class SharedPrefixModel(decoder.NetworkModel):
     layers: caches.Layers = dataclasses.field(metadata={"derived": True})
     hidden: Array = dataclasses.field(metadata={"derived": True})
 
-    @property
-    def config(self) -> Any:
-        return self.model.config
-
-    @property
-    def feature_layers(self) -> Any:  # type: ignore[override]
-        return self.model.feature_layers
+    config = property(operator.attrgetter("model.config"))
+    feature_layers = property(operator.attrgetter("model.feature_layers"))
 
     def with_features(self, layers: tuple[int, ...]) -> SharedPrefixModel:
         """See ``SupportsFeatures.with_features``. ``prefill`` then runs the shared tokens again."""
         return dataclasses.replace(self, model=self.model.with_features(layers))
 
-    @property
-    def network(self) -> Any:
-        return self.model.network
-
-    @property
-    def max_positions(self) -> int | None:
-        return self.model.max_positions
+    network = property(operator.attrgetter("model.network"))
+    max_positions = property(operator.attrgetter("model.max_positions"))
 
     @property
     def partition_rules(self) -> dict[str, PartitionSpec]:
@@ -74,10 +65,7 @@ class SharedPrefixModel(decoder.NetworkModel):
         shared = {"layers/*": PartitionSpec(meshes.MODEL, None, None), "tokens": PartitionSpec()}
         return {**shared, "hidden": PartitionSpec(), **self.model.partition_rules}
 
-    @property
-    def sharded_sizes(self) -> dict[str, int]:
-        """See ``sharding.SupportsPartitionRules``."""
-        return self.model.sharded_sizes
+    sharded_sizes = property(operator.attrgetter("model.sharded_sizes"))
 
     def for_model_axis(self, size: int) -> SharedPrefixModel:
         """See ``Llama.for_model_axis``."""

@@ -7,6 +7,7 @@ called with the logits of every step.
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -230,13 +231,8 @@ class NativeWithCallbacks:
     ragged = False
     tree = False
 
-    @property
-    def vocab_size(self) -> int:
-        return self.model.vocab_size
-
-    @property
-    def max_positions(self) -> int | None:
-        return self.model.max_positions
+    vocab_size = property(operator.attrgetter("model.vocab_size"))
+    max_positions = property(operator.attrgetter("model.max_positions"))
 
     def prefill(
         self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -45,21 +46,10 @@ class Rescaled:
     model: LanguageModel
     transform: Transform
 
-    @property
-    def ragged(self) -> bool:
-        return self.model.ragged
-
-    @property
-    def tree(self) -> bool:
-        return self.model.tree
-
-    @property
-    def vocab_size(self) -> int:
-        return self.model.vocab_size
-
-    @property
-    def max_positions(self) -> int | None:
-        return self.model.max_positions
+    ragged = property(operator.attrgetter("model.ragged"))
+    tree = property(operator.attrgetter("model.tree"))
+    vocab_size = property(operator.attrgetter("model.vocab_size"))
+    max_positions = property(operator.attrgetter("model.max_positions"))
 
     @property
     def num_layers(self) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -151,13 +152,8 @@ class TableAssistant:
     head: TableHead
     widens = True
 
-    @property
-    def vocab_size(self) -> int:
-        return self.head.vocab_size
-
-    @property
-    def feature_layers(self) -> tuple[int, ...]:
-        return self.head.feature_layers
+    vocab_size = property(operator.attrgetter("head.vocab_size"))
+    feature_layers = property(operator.attrgetter("head.feature_layers"))
 
     def fuse(self, features: tuple[Array, ...]) -> Array:
         """See ``AssistantHead.fuse``."""
@@ -212,9 +208,7 @@ class TableBlockHead:
     feature_layers: tuple[int, ...] = fields.field(static=True, default=(0, 2, 3))
     widens = True
 
-    @property
-    def vocab_size(self) -> int:
-        return self.target.vocab_size
+    vocab_size = property(operator.attrgetter("target.vocab_size"))
 
     def fuse(self, features: tuple[Array, ...]) -> Array:
         """See ``BlockHead.fuse``."""
