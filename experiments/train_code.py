@@ -17,7 +17,6 @@ import json
 import math
 import platform
 import sysconfig
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,13 +26,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import tokenizers
-from flax import serialization
-from tqdm import tqdm
 
-from decoding_jax.models.checkpoint import save_model
 from decoding_jax.models.llama import Llama, LlamaConfig, LlamaNetwork
 from experiments import code_data as data
-from experiments import quick
+from experiments import quick, training
 
 VOCAB_SIZE = 2048
 POSITIONS = 256
@@ -130,10 +126,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     params = initial(config, jax.random.key(args.seed))
     steps = max(1, int(args.epochs * batches.steps_per_epoch))
     optimizer = make_optimizer(steps, args.learning_rate)
-    state = {"params": params, "opt": optimizer.init(params), "step": 0}
-    checkpoint = args.out / f"{args.model}.msgpack"
-    if checkpoint.exists():
-        state = serialization.from_bytes(state, checkpoint.read_bytes())
     print(
         f"Python {platform.python_version()}: {len(train)} files of"
         f" {sum(len(f.text) for f in train):,} characters, {len(batches.tokens):,} tokens;"
@@ -143,34 +135,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def update(params: Any, opt: Any, batch: jax.Array) -> Any:
+    def update(params: Any, opt: Any, batch: jax.Array, step: int) -> Any:
         loss, grads = jax.value_and_grad(lambda p: loss_fn(p, batch, config).mean())(params)
         updates, opt = optimizer.update(grads, opt, params)
         return optax.apply_updates(params, updates), opt, loss
 
-    params, opt, first = state["params"], state["opt"], int(state["step"])
-    average, since = 0.0, time.time()
-    bar = tqdm(range(first, steps), initial=first, total=steps, mininterval=10)
-    for step, batch in zip(bar, batches(first), strict=False):
-        params, opt, loss = update(params, opt, batch)
-        average = float(loss) if step == first else 0.98 * average + 0.02 * float(loss)
-        if time.time() - since > 10:
-            bar.set_postfix(loss=f"{average:.3f}", epoch=f"{step / batches.steps_per_epoch:.2f}")
-            since = time.time()
-        if (step + 1) % args.checkpoint_every == 0 or step + 1 == steps:
-            state = {"params": params, "opt": opt, "step": step + 1}
-            partial = checkpoint.with_suffix(".partial")
-            partial.write_bytes(serialization.to_bytes(state))
-            partial.replace(checkpoint)
+    def shown(loss: Any, step: int) -> dict[str, str]:
+        return {"loss": f"{loss:.3f}", "epoch": f"{step / batches.steps_per_epoch:.2f}"}
+
+    checkpoint = args.out / f"{args.model}.msgpack"
+    every = args.checkpoint_every
+    params = training.train(update, params, optimizer, batches, steps, checkpoint, every, shown)
     text = data.encode(tokenizer, held_out)
     size = sum(len(f.text) for f in held_out)
     bits = bits_per_character(params, config, text, size)
     print(f"held out: {size:,} characters, {len(text):,} tokens, {bits:.3f} bits per character")
-    if args.export:
-        args.export.mkdir(parents=True, exist_ok=True)
-        end = {"eos_token_id": tokenizer.token_to_id(data.END)}
-        save_model(Llama(params, config), args.export, dtype="bfloat16", settings=end)
-        (args.export / "tokenizer.json").write_bytes(pieces.read_bytes())
+    end = {"eos_token_id": tokenizer.token_to_id(data.END)}
+    training.export(Llama(params, config), pieces, args.export, settings=end)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ import dataclasses
 import functools
 import json
 import sysconfig
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,8 +32,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax import serialization
-from tqdm import tqdm
 
 import decoding_jax
 from decoding_jax.models import (
@@ -50,7 +47,7 @@ from decoding_jax.models.caches import KeyValue
 from decoding_jax.models.checkpoint import eagle, llama, multi_token
 from decoding_jax.models.checkpoint.directory import CONFIG, WEIGHTS
 from decoding_jax.models.checkpoint.params import Weight, write_params
-from experiments import code_data, quick, translation_data
+from experiments import code_data, quick, training, translation_data
 from experiments.train_code import make_optimizer
 
 QUICK = {
@@ -328,13 +325,10 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def train(head: Head, target: Llama | T5, ids: np.ndarray, data: Data, args: Any) -> Head:
     """The trained head, from the last checkpoint on; a bar shows the rates of acceptance."""
     optimizer = make_optimizer(args.steps, args.learning_rate)
-    state = {"params": head.params, "opt": jax.jit(optimizer.init)(head.params), "step": 0}
-    checkpoint = args.out / f"{args.head}.msgpack"
-    if checkpoint.exists():
-        state = serialization.from_bytes(state, checkpoint.read_bytes())
+    frozen = dataclasses.replace(head, params={}), target
 
-    @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def update(params: Any, opt: Any, frozen: Any, batch: Batch) -> Any:
+    @functools.partial(jax.jit, donate_argnums=(1, 2))
+    def update(frozen: Any, params: Any, opt: Any, batch: Batch, step: int) -> Any:
         def loss_of(params: Any) -> tuple[jax.Array, jax.Array]:
             made = dataclasses.replace(frozen[0], params=params)
             return losses(made, frozen[1], ids, batch, args.unrolled)
@@ -343,22 +337,19 @@ def train(head: Head, target: Llama | T5, ids: np.ndarray, data: Data, args: Any
         updates, opt = optimizer.update(grads, opt, params)
         return optax.apply_updates(params, updates), opt, rates
 
-    params, opt, first = state["params"], state["opt"], int(state["step"])
-    frozen = dataclasses.replace(head, params={}), target
-    average: Any = 0.0
-    bar = tqdm(range(first, args.steps), initial=first, total=args.steps, mininterval=10)
-    since = time.time()
-    for step, batch in zip(bar, data.batches(first), strict=False):
-        params, opt, rates = update(params, opt, frozen, batch)
-        average = np.asarray(rates) if step == first else 0.98 * average + 0.02 * np.asarray(rates)
-        if time.time() - since > 10:
-            bar.set_postfix(accepted=" ".join(f"{rate:.3f}" for rate in average))
-            since = time.time()
-        if (step + 1) % args.checkpoint_every == 0 or step + 1 == args.steps:
-            state = {"params": params, "opt": opt, "step": step + 1}
-            partial = checkpoint.with_suffix(".partial")
-            partial.write_bytes(serialization.to_bytes(state))
-            partial.replace(checkpoint)
+    def shown(rates: Any, step: int) -> dict[str, str]:
+        return {"accepted": " ".join(f"{rate:.3f}" for rate in rates)}
+
+    params = training.train(
+        functools.partial(update, frozen),
+        head.params,
+        optimizer,
+        data.batches,
+        args.steps,
+        args.out / f"{args.head}.msgpack",
+        args.checkpoint_every,
+        shown,
+    )
     return dataclasses.replace(head, params=params)
 
 

@@ -13,7 +13,6 @@ import argparse
 import dataclasses
 import functools
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,9 @@ import jax
 import jax.numpy as jnp
 import optax
 import sentencepiece
-from flax import serialization
-from tqdm import tqdm
 
-from decoding_jax.models.checkpoint import save_model
 from decoding_jax.models.t5 import T5, T5Config, T5Network
-from experiments import quick
+from experiments import quick, training
 from experiments import translation_data as data
 
 VOCAB_SIZE = 8000
@@ -128,39 +124,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     params = T5.init(config, key).params
     steps = int(args.epochs * batches.steps_per_epoch)
     optimizer = make_optimizer(params, config, steps, args.learning_rate)
-    state = {"params": params, "opt": optimizer.init(params), "step": 0}
-    checkpoint = args.out / f"{args.model}.msgpack"
-    if checkpoint.exists():
-        state = serialization.from_bytes(state, checkpoint.read_bytes())
     print(
         f"{sum(x.size for x in jax.tree.leaves(params)):,} parameters, {steps:,} steps", flush=True
     )
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def update(params: Any, opt: Any, batch: data.Batch, step: jax.Array) -> Any:
+    def update(params: Any, opt: Any, batch: data.Batch, step: int) -> Any:
         rng = jax.random.fold_in(key, step)
         loss, grads = jax.value_and_grad(loss_fn)(params, batch, rng, config, args.label_smoothing)
         updates, opt = optimizer.update(grads, opt, params)
         return optax.apply_updates(params, updates), opt, loss
 
-    params, opt, first = state["params"], state["opt"], int(state["step"])
-    average, since = 0.0, time.time()
-    bar = tqdm(range(first, steps), initial=first, total=steps, mininterval=10)
-    for step, batch in zip(bar, batches(first), strict=False):
-        params, opt, loss = update(params, opt, batch, jnp.int32(step))
-        average = float(loss) if step == first else 0.98 * average + 0.02 * float(loss)
-        if time.time() - since > 10:
-            bar.set_postfix(loss=f"{average:.3f}", epoch=f"{step / batches.steps_per_epoch:.2f}")
-            since = time.time()
-        if (step + 1) % args.checkpoint_every == 0 or step + 1 == steps:
-            state = {"params": params, "opt": opt, "step": step + 1}
-            partial = checkpoint.with_suffix(".partial")
-            partial.write_bytes(serialization.to_bytes(state))
-            partial.replace(checkpoint)
-    if args.export:
-        args.export.mkdir(parents=True, exist_ok=True)
-        save_model(T5(params, plain), args.export, dtype="bfloat16")
-        (args.export / "spiece.model").write_bytes(pieces.read_bytes())
+    def shown(loss: Any, step: int) -> dict[str, str]:
+        return {"loss": f"{loss:.3f}", "epoch": f"{step / batches.steps_per_epoch:.2f}"}
+
+    checkpoint = args.out / f"{args.model}.msgpack"
+    every = args.checkpoint_every
+    params = training.train(update, params, optimizer, batches, steps, checkpoint, every, shown)
+    training.export(T5(params, plain), pieces, args.export)
 
 
 if __name__ == "__main__":
