@@ -211,9 +211,6 @@ class BartDecoderLayer(BartLayer):
         return self.after(self.mlp_norm, x), stored
 
 
-INIT = nn.initializers.normal(0.02)
-
-
 class BartStack(decoder.DecoderNetwork):
     """The base of encoder and decoder.
 
@@ -230,13 +227,11 @@ class BartStack(decoder.DecoderNetwork):
         cfg = self.config
         if cfg.positions == "learned":
             rows = cfg.max_positions + cfg.position_offset
-            self.position_embedder = nn.Embed(rows, cfg.emb_dim, embedding_init=INIT)
+            self.position_embedder = layers.embedder(rows, cfg.emb_dim)
         if cfg.embedding_norm:
             self.embedding_norm = gpt2.layer_norm(cfg)
         self.final_norm = gpt2.layer_norm(cfg) if cfg.norm_first else lambda x: x
-        self.layers = stack.make_layers(
-            lambda: self.layer(cfg), self.num_layers, scanned=cfg.scan_layers
-        )
+        self.layers = stack.make_layers(self.layer, cfg, self.num_layers)
 
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, None]:
         cfg, position = self.config, position + self.config.position_offset
@@ -276,7 +271,7 @@ class BartNetwork(encoder_decoder.EncoderDecoderNetwork):
 
     def setup(self) -> None:
         cfg = self.config
-        self.token_embedder = nn.Embed(cfg.vocab_size, cfg.emb_dim, embedding_init=INIT)
+        self.token_embedder = layers.embedder(cfg.vocab_size, cfg.emb_dim)
         self.encoder = BartEncoder(cfg, self.token_embedder)
         self.decoder = BartDecoder(cfg, self.token_embedder)
         if cfg.logits_bias:

@@ -103,15 +103,13 @@ class GemmaNetwork(decoder.DecoderNetwork):
         super().setup()
         cfg = self.config
         self.token_embedder = self.embedder()
-        self.layers = stack.make_layers(
-            lambda: self.layer(cfg), cfg.num_layers, scanned=cfg.scan_layers
-        )
+        self.layers = stack.make_layers(self.layer, cfg)
         self.final_norm = norm(cfg)
 
     def embedder(self) -> nn.Module:
         """The module of the embedding table."""
         cfg = self.config
-        return nn.Embed(cfg.vocab_size, cfg.emb_dim, embedding_init=nn.initializers.normal(0.02))
+        return layers.embedder(cfg.vocab_size, cfg.emb_dim)
 
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
         """See ``DecoderNetwork.inputs``. The positions are angles: global ones, then local ones."""

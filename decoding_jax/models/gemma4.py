@@ -206,14 +206,13 @@ class Gemma4Network(decoder.DecoderNetwork):
     def setup(self) -> None:
         super().setup()
         cfg = self.config
-        init = nn.initializers.normal(0.02)
-        self.token_embedder = nn.Embed(cfg.vocab_size, cfg.emb_dim, embedding_init=init)
+        self.token_embedder = layers.embedder(cfg.vocab_size, cfg.emb_dim)
         self.layers = [Gemma4Layer(cfg, i) for i in range(cfg.num_layers)]
         self.final_norm = layers.RMSNorm(cfg.norm_epsilon, cfg.dtype)
         if cfg.per_layer_dim:
             rows = cfg.per_layer_vocab_size or cfg.vocab_size
             size = cfg.num_layers * cfg.per_layer_dim
-            self.per_layer_token_embedder = nn.Embed(rows, size, embedding_init=init)
+            self.per_layer_token_embedder = layers.embedder(rows, size)
             self.per_layer_projection = layers.Dense(size, cfg.dtype)
             self.per_layer_projection_norm = layers.RMSNorm(cfg.norm_epsilon, cfg.dtype)
 

@@ -68,8 +68,7 @@ class Gemma4AssistantNetwork(nn.Module):
 
     def setup(self) -> None:
         cfg = self.config
-        init = nn.initializers.normal(0.02)
-        self.token_embedder = nn.Embed(cfg.vocab_size, cfg.emb_dim, embedding_init=init)
+        self.token_embedder = layers.embedder(cfg.vocab_size, cfg.emb_dim)
         self.pre_projection = layers.Dense(cfg.emb_dim, cfg.dtype)
         self.layers = [gemma4.Gemma4Layer(cfg, i) for i in range(cfg.num_layers)]
         self.final_norm = layers.RMSNorm(cfg.norm_epsilon, cfg.dtype)

@@ -129,12 +129,9 @@ class GPT2Network(decoder.DecoderNetwork):
     def setup(self) -> None:
         super().setup()
         cfg = self.config
-        init = nn.initializers.normal(0.02)
-        self.token_embedder = nn.Embed(cfg.vocab_size, cfg.emb_dim, embedding_init=init)
-        self.position_embedder = nn.Embed(cfg.max_positions, cfg.emb_dim, embedding_init=init)
-        self.layers = stack.make_layers(
-            lambda: GPT2Layer(cfg), cfg.num_layers, scanned=cfg.scan_layers
-        )
+        self.token_embedder = layers.embedder(cfg.vocab_size, cfg.emb_dim)
+        self.position_embedder = layers.embedder(cfg.max_positions, cfg.emb_dim)
+        self.layers = stack.make_layers(GPT2Layer, cfg)
         self.final_norm = layer_norm(cfg)
 
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:

@@ -124,11 +124,8 @@ class GPTNeoXNetwork(decoder.DecoderNetwork):
     def setup(self) -> None:
         super().setup()
         cfg = self.config
-        init = nn.initializers.normal(0.02)
-        self.token_embedder = nn.Embed(cfg.vocab_size, cfg.emb_dim, embedding_init=init)
-        self.layers = stack.make_layers(
-            lambda: GPTNeoXLayer(cfg), cfg.num_layers, scanned=cfg.scan_layers
-        )
+        self.token_embedder = layers.embedder(cfg.vocab_size, cfg.emb_dim)
+        self.layers = stack.make_layers(GPTNeoXLayer, cfg)
         self.final_norm = gpt2.layer_norm(cfg)
 
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:

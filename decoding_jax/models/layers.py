@@ -261,6 +261,11 @@ def key_value(key: Array, value: Array, heads: int) -> caches.KeyValue:
     )
 
 
+def embedder(size: int, width: int) -> nn.Embed:
+    """The module of a table of embeddings ``[size, width]``, which begins with small numbers."""
+    return nn.Embed(size, width, embedding_init=nn.initializers.normal(0.02))
+
+
 def embed(table: Array | QuantizedArray, tokens: Array, dtype: str) -> Array:
     """The rows of ``table [V, D]`` for ``tokens [...]``, as ``[..., D]`` in ``dtype``.
 

@@ -30,9 +30,17 @@ scalar, and these arrays are the stacked ones of all layers. Otherwise they are 
 """
 
 
-def make_layers(layer: Callable[[], Any], num_layers: int, *, scanned: bool) -> Any:
-    """A list of layers, or the one layer that is scanned, for ``run_layers``."""
-    return layer() if scanned else [layer() for _ in range(num_layers)]
+def make_layers(layer: Callable[[Any], Any], config: Any, num_layers: int | None = None) -> Any:
+    """A list of layers, or the one layer that is scanned, for ``run_layers``.
+
+    Args:
+      layer: makes a layer of the config.
+      config: the config of the network.
+      num_layers: by default that of the config.
+    """
+    if config.scan_layers:
+        return layer(config)
+    return [layer(config) for _ in range(config.num_layers if num_layers is None else num_layers)]
 
 
 def run_layers(

@@ -11,6 +11,7 @@ Transformer".
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -215,9 +216,8 @@ class Stack(decoder.DecoderNetwork):
         self.token_embedder = embedder(cfg) if self.shared is None else self.shared
         if not cfg.biases_per_layer:
             self.relpos_bias = position_biases(cfg, self.layer.bidirectional)
-        self.layers = stack.make_layers(
-            lambda: self.layer(cfg, self.training), self.num_layers, scanned=cfg.scan_layers
-        )
+        layer = functools.partial(self.layer, training=self.training)
+        self.layers = stack.make_layers(layer, cfg, self.num_layers)
         self.drop = dropout(cfg, self.training)
 
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, None]:
