@@ -41,7 +41,7 @@ class Form(NamedTuple):
 
     Attributes:
       strategy: its class.
-      count: the name of its setting that ``num_decodes`` is; None for one that a function sets.
+      size: the name of its setting that ``num_decodes`` is; None for one that a function sets.
       result: the order of the result, of the call and the output. Searches whose output is sorted
         return it with the best last.
       native: whether it needs a native model: its hypotheses form a tree, its rows are at different
@@ -51,7 +51,7 @@ class Form(NamedTuple):
     """
 
     strategy: type[Strategy]
-    count: str | None
+    size: str | None
     result: Callable[[Call, DecodeOutput], Decodes] = Call.ascending
     native: bool = False
 
@@ -84,8 +84,8 @@ class Form(NamedTuple):
         if "alpha" in settings:
             penalty = t5x_penalty(settings.pop("alpha"), call)
             settings |= {"length_penalty": penalty, "early_stopping": "never"}
-        if self.count is not None:
-            settings[self.count] = arguments.num_decodes
+        if self.size is not None:
+            settings[self.size] = arguments.num_decodes
         if sampling is not None:
             transform = sampling_transform(call.transform, sampling)
         else:
@@ -275,7 +275,7 @@ def constrained_beam_search(
         hidden = dataclasses.replace(call.model, show_prompt=False)
         call = dataclasses.replace(call, model=hidden)
     made = Constraints(_tokens("phrases", phrases, vocabulary), alternatives)
-    settings = {"alpha": alpha, "max_decode_steps": max_decode_steps}
+    settings: dict[str, Any] = {"alpha": alpha, "max_decode_steps": max_decode_steps}
     return form.decode(call, arguments, constraints=made, **settings)
 
 
@@ -405,7 +405,7 @@ def contrastive_search(
             "num_decodes: expected 1, since contrastive_search finds one text for a row, got "
             f"{arguments.num_decodes}"
         )
-    settings = {"penalty_alpha": penalty_alpha, "top_k": top_k}
+    settings: dict[str, Any] = {"penalty_alpha": penalty_alpha, "top_k": top_k}
     return form.decode(call, arguments, max_decode_steps=max_decode_steps, **settings)
 
 

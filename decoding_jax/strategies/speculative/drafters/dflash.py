@@ -111,7 +111,7 @@ class DFlash(HeadDrafter):
 
     one_call = True  # for all tokens of a draft
 
-    def init(
+    def init(  # type: ignore[override]
         self,
         prompt: Prompt,
         *,

@@ -191,7 +191,7 @@ class Eagle(HeadDrafter):
         states, cache = self._extend(state, tokens, state.state, start, visible)
         return self._logits(states), state._replace(cache=cache, state=states)
 
-    def _extend(self, state: EagleState, *entries: Array) -> tuple[Array, Cache]:
+    def _extend(self, state: EagleState, *entries: Any) -> tuple[Array, Cache]:
         states, cache = self.head.extend(state.cache, *entries)
         model_calls.check_same_cache(state.cache, cache, "drafter.head", "extend")
         return states, cache
