@@ -13,6 +13,7 @@ from decoding_jax.loop.forms import Function, as_strategy
 from decoding_jax.loop.strategy import Strategy
 from decoding_jax.models.checkpoint import DrafterDirectory
 from decoding_jax.registry import DEFAULTS
+from decoding_jax.strategies.speculative import ModelDrafter
 
 
 class Limits(NamedTuple):
@@ -88,6 +89,8 @@ def parse(
 def read_drafter(drafter: Any, model: Any) -> Any:
     """The drafter alone, read for a model where it is a directory, and without its tokenizer.
 
+    With its tokenizer, a model may have a table of another size, whose last rows are padding.
+
     Raises:
       ValueError: for a name or a class.
     """
@@ -96,4 +99,9 @@ def read_drafter(drafter: Any, model: Any) -> Any:
     if isinstance(drafter, (str, type)):
         expected = "a model, such as load gives, or strategies.speculative.PromptLookup()"
         raise fields.error("drafter", expected, drafter)
-    return drafter[0] if isinstance(drafter, tuple) else drafter
+    if not isinstance(drafter, tuple):
+        return drafter
+    draft, sizes = drafter[0], [getattr(x, "vocab_size", None) for x in (drafter[0], model)]
+    if hasattr(draft, "prefill") and None not in sizes and sizes[0] != sizes[1]:
+        return ModelDrafter(draft, target_size=sizes[1])
+    return draft

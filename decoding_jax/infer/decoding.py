@@ -22,7 +22,7 @@ from decoding_jax.loop import forms
 from decoding_jax.loop.inputs import check_token_ids
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.text.call import idle_transform
-from decoding_jax.text.inputs import cut, vocabulary_size
+from decoding_jax.text.inputs import check_drafter, cut, vocabulary_size
 from decoding_jax.text.stop_strings import (
     check_constraint,
     shared_strings,
@@ -75,6 +75,7 @@ class ItemDecoder:
         own_schemas: bool = False,
     ):
         self._model, self._tokenizer = model
+        check_drafter(settings.drafter, self._tokenizer)
         drafter = batches.read_drafter(settings.drafter, self._model)
         settings = dataclasses.replace(settings, drafter=drafter)
         self._settings, self._given = settings, (strategy, settings, model)

@@ -216,7 +216,7 @@ def _drafter(options: Any, tokenizer: Any) -> Any:
         return SuffixDrafter(corpus=read_corpus(file, tokenizer) if colon else None)
     if holds_drafter(options.drafter, options.model):
         return load_drafter(options.drafter)
-    return load(options.drafter, dtype=options.dtype, reproducible=options.reproducible)[0]
+    return load(options.drafter, dtype=options.dtype, reproducible=options.reproducible)
 
 
 def _is_single(settings: dict[str, Any]) -> bool:

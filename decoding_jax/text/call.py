@@ -103,6 +103,7 @@ class TextCall:
         # Parse: whatever is given becomes one ``Call``, or parameters that will choose one.
         truncate = fields.as_switch("truncate", truncate)
         check_inputs(caller, counts, model, tokenizer, texts)
+        inputs.check_drafter(drafter, tokenizer)
         given = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
         chooser = generation_config.chooser_of(strategy, config, tokenizer, settings)
         if chooser is None:

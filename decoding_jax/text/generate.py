@@ -66,7 +66,9 @@ def generate(
         the index of the text, so its completions depend neither on the batch size nor on the other
         texts.
       drafter: a model from ``load`` with the same tokenizer, or a drafter such as ``PromptLookup``,
-        for strategies that take one. It is bound to the texts as the model is.
+        for strategies that take one. The pair that ``load`` gives may have a table of another size,
+        as those of Qwen2.5 are padded; its tokenizer has to be the same, besides added tokens. It
+        is bound to the texts as the model is.
       batch_size: the number of texts that are decoded together. With four times as many texts or
         more, and eight rows or more, other texts take the places of those that have ended, as in
         the batch job; otherwise, and with ``with_scores`` or ``max_time``, a batch lasts as long as

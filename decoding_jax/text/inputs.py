@@ -56,6 +56,25 @@ def check_tokenizer(tokenizer: Any, model: Any) -> None:
         )
 
 
+def check_drafter(drafter: Any, tokenizer: Any) -> None:
+    """Checks that a draft that comes with its tokenizer has the target's, besides added tokens.
+
+    Raises:
+      ValueError: in one line, if a token has another id.
+    """
+    own = drafter[1] if isinstance(drafter, tuple) and len(drafter) == 2 else None
+    libraries: list[Any] = [getattr(x, "library", None) for x in (own, tokenizer)]
+    if None in libraries:
+        return
+    mine, theirs = (x.get_vocab(with_added_tokens=False) for x in libraries)
+    for token in sorted(mine.keys() | theirs.keys(), key=lambda t: mine.get(t, theirs.get(t))):
+        if mine.get(token) != theirs.get(token):
+            raise ValueError(
+                f"drafter: expected a model with the target's tokenizer, whose id of {token!r} is "
+                f"{theirs.get(token)}, got one with {mine.get(token)}"
+            )
+
+
 def check_texts(texts: Any) -> None:
     """Checks that the inputs are a sequence of valid strings, or of conversations.
 

@@ -485,7 +485,9 @@ def check_models(model: LanguageModel, drafter: Drafter | Guesser) -> None:
     size = getattr(drafter, "vocab_size", model.vocab_size)
     if size != model.vocab_size:
         raise ValueError(
-            f"drafter: expected the model's vocabulary of {model.vocab_size}, got one of {size}"
+            f"drafter: expected the model's vocabulary of {model.vocab_size}, got one of {size}; "
+            "generate takes a model with its tokenizer, and ModelDrafter a target_size, where the "
+            "tables of one tokenizer are padded to different sizes"
         )
     if isinstance(drafter, KeyDrafter):
         model_calls.check_shared_keys(model)

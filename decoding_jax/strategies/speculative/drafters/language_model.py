@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import jax.numpy as jnp
 from jax import lax
 
 from decoding_jax import fields
 from decoding_jax.base import Array, Cache, LanguageModel, ModelOutput, Prompt, SupportsProject
 from decoding_jax.loop import check_lengths, model_calls
 from decoding_jax.pytrees import pytree
+from decoding_jax.sharding import meshes
 from decoding_jax.strategies.speculative.drafters.base import Path, confidence
 
 
@@ -26,6 +28,8 @@ class ModelDrafter:
     Attributes:
       model: a ``ragged`` model of the target's vocabulary; an encoder-decoder must be bound to the
         same rows.
+      target_size: None, or the target's V, where the tables of both have the same tokens but are
+        padded to different sizes. Only tokens of both are drafted.
       greedy: whether each drafted token is the most probable one after the transform, proposed with
         certainty, rather than drawn. Samples follow the target's distribution all the same.
       min_confidence: a draft ends with the first token whose probability, under the draft's
@@ -47,13 +51,14 @@ class ModelDrafter:
     model: LanguageModel
     greedy: bool = fields.switch(default=False)
     min_confidence: float = confidence()
+    target_size: int | None = fields.count(default=None)
 
     def __post_init__(self) -> None:
         fields.check(self)
 
     @property
     def vocab_size(self) -> int:
-        return self.model.vocab_size
+        return self.target_size or self.model.vocab_size
 
     @property
     def widens(self) -> bool:
@@ -86,7 +91,26 @@ class ModelDrafter:
             check_lengths(self.model, prompt.tokens.shape[1], max_new_tokens)
         except ValueError as error:
             raise ValueError(f"drafter: {error}") from None
+        prompt = Prompt(self._known(prompt.tokens), prompt.length)
         return model_calls.prefill(self.model, prompt, lanes=lanes, slots=slots, name="drafter")[1]
+
+    def _known(self, tokens: Array) -> Array:
+        """The tokens, with one that the model knows in the place of each of the target's padding.
+
+        Samples stay exact, whatever a draft has read.
+        """
+        if self.vocab_size <= self.model.vocab_size:
+            return tokens
+        return jnp.minimum(tokens, self.model.vocab_size - 1)
+
+    def _of_target(self, logits: Array) -> Array:
+        """Logits ``[..., V]``: without those of the model's padding, and -inf for the target's."""
+        size = self.model.vocab_size
+        if self.vocab_size == size:
+            return logits
+        logits = meshes.gathered(logits)[..., : self.vocab_size]
+        padding = [(0, 0)] * (logits.ndim - 1) + [(0, max(self.vocab_size - size, 0))]
+        return jnp.pad(logits, padding, constant_values=-jnp.inf)
 
     def begin(self, state: Any, path: Path) -> tuple[Array, Any]:
         """See ``Drafter.begin``."""
@@ -102,7 +126,7 @@ class ModelDrafter:
     def next(self, state: Any, token: Array, slot: Array) -> tuple[Array, Any]:
         """See ``Drafter.next``."""
         output, cache = self._extend(state, token[..., None], slot)
-        return output.logits[:, :, 0], cache
+        return self._of_target(output.logits[:, :, 0]), cache
 
     def feed_at_once(self, cache: Cache, tokens: Array, start: Array) -> tuple[Array, Cache]:
         """The logits ``[B, W, V]`` after two tokens ``[B, W, 2]``, by one call of the model."""
@@ -111,8 +135,10 @@ class ModelDrafter:
             # The logits of ``extend`` are unused, so the compiler drops its projections of both
             # tokens and computes only this one.
             hidden = output.hidden[:, :, 1]
-            return model_calls.project(self.model, hidden, self.vocab_size, name="drafter"), cache
-        return output.logits[:, :, 1], cache
+            size = self.model.vocab_size
+            logits = model_calls.project(self.model, hidden, size, name="drafter")
+            return self._of_target(logits), cache
+        return self._of_target(output.logits[:, :, 1]), cache
 
     def feed_in_turn(self, cache: Cache, tokens: Array, start: Array) -> tuple[Array, Cache]:
         """As ``feed_at_once``, by two calls; of the first, only keys and values are used."""
@@ -120,7 +146,7 @@ class ModelDrafter:
         return self.next(cache, tokens[..., 1], start + 1)
 
     def _extend(self, cache: Cache, tokens: Array, start: Array) -> tuple[ModelOutput, Cache]:
-        return model_calls.extend(self.model, cache, tokens, start, name="drafter")
+        return model_calls.extend(self.model, cache, self._known(tokens), start, name="drafter")
 
     def next_level(
         self,
@@ -131,9 +157,9 @@ class ModelDrafter:
         parent: Array | None = None,
     ) -> tuple[Array, Any]:
         """See ``TreeDrafter.next_level``."""
-        new = tokens, start, visible
+        new = self._known(tokens), start, visible
         output, cache = model_calls.extend(self.model, state, *new, name="drafter")
-        return output.logits, cache
+        return self._of_target(output.logits), cache
 
     def keep(self, state: Any, source: Array, start: Array) -> Any:
         """See ``TreeDrafter.keep``."""
