@@ -220,8 +220,9 @@ class _Rows(NamedTuple):
         for b, (prompt, continuations) in enumerate(self.rows):
             for n, tokens in enumerate(continuations):
                 part = b, n, slice(starts[b], starts[b] + len(tokens))
-                scored = ContinuationScore(list(tokens), log_probs[part], greedy[part])
-                made[prompt, tokens] = scored
+                # Copies, since a part would keep the arrays of the whole batch.
+                parts = log_probs[part].copy(), greedy[part].copy()
+                made[prompt, tokens] = ContinuationScore(list(tokens), *parts)
         return made
 
     def _as_one(self, model: Any, rows: list[_Row]) -> _Scores | None:
