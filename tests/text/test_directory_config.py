@@ -186,6 +186,12 @@ def test_the_start_token_of_a_file_and_of_a_call(tmp_path):
         assert model.config.start_id == start
         rows = decoding_jax.generate(model, tokenizer, ["Good morning!"], **settings)
         assert tokens(rows) == want[start]
+    config = json.loads((path / "config.json").read_text()) | {"decoder_start_token_id": 10**6}
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        ValueError, match=r"config\.json: decoder_start_token_id: expected one token"
+    ):
+        decoding_jax.load(path)
     with pytest.raises(ValueError, match="decoder_start_token_id: expected a token id from 0 to"):
         decoding_jax.generate(model, tokenizer, ["1"], decoder_start_token_id=10**6)
     with pytest.warns(UserWarning, match="decoder_start_token_id=7: no effect with a TableLM"):

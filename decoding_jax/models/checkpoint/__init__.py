@@ -184,26 +184,30 @@ def load_model(
         model = _FAMILIES[family].read(settings, tensors, dtype, layout)
         if isinstance(tensors, MergedTensors):
             tensors.check_all_merged()
-        return _started(model, directory / GENERATION_CONFIG)
+        return _started(model, settings, directory / GENERATION_CONFIG)
     except (CheckpointError, MeshError):
         raise
     except ValueError as e:  # from the config of a network
         raise CheckpointError(f"{settings.path}: {e}") from e
 
 
-def _started(model: Any, path: StoragePath) -> Any:
+def _started(model: Any, settings: Settings, path: StoragePath) -> Any:
     """An encoder-decoder with the start token of ``generation_config.json``.
 
     As in ``transformers``, that is the ``bos_token_id`` of a file without a
     ``decoder_start_token_id``. Where it has neither, ``config.json`` holds.
+
+    Raises:
+      CheckpointError: for an id beyond the vocabulary, or a list of several.
     """
-    if not hasattr(model.config, "start_id") or not path.is_file():
+    if not hasattr(model.config, "start_id"):
         return model
-    settings = Settings(path)
-    name = next((n for n in _STARTS if settings.values.get(n) is not None), None)
-    if name is None:
-        return model
-    given = settings.values[name]
+    name, given = _STARTS[0], model.config.start_id
+    if path.is_file():
+        file = Settings(path)
+        for of_file in _STARTS[::-1]:
+            if file.values.get(of_file) is not None:
+                settings, name, given = file, of_file, file.values[of_file]
     start = given[0] if isinstance(given, list) and len(given) == 1 else given
     size = model.config.vocab_size
     if not isinstance(start, int) or isinstance(start, bool) or not 0 <= start < size:
