@@ -107,6 +107,10 @@ class Machine:
         bases = {owner[above[-1][1] if above else place] for place, above in self.sets[state]}
         return bases <= set().union(*(self._tail_calls(one) for one in known))
 
+    def rows(self, state: int) -> list[list[int]]:
+        """The places of definitions after each class of bytes, for each member of a state."""
+        return [self._next[place] for place, _ in self.sets[state]]
+
     def after(self, state: int, byte_class: int, room: Room) -> tuple[int, tuple[int, ...]] | None:
         """What a byte does to a state that does not wait.
 

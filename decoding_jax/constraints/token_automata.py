@@ -8,18 +8,17 @@ class, of which the table has one column: its size hardly depends on the vocabul
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from decoding_jax.batches.widths import round_up
 from decoding_jax.constraints.automata import Automaton, distinct, reaching
+from decoding_jax.constraints.tries import Trie, Walk
 from decoding_jax.text.token_texts import TokenTexts
 from decoding_jax.transforms import CompressedAutomaton, PrefixAllowedTokens
 
-_STATES = 64  # whose tokens are found together, which bounds the memory of it
-_RUNS = 512  # states of a group, likewise
-_WIDE = 80  # bytes that lead to one state, from which a text is taken to be within a string
+_STATES = 4096  # whose tokens are found together, which bounds the memory of it
 _LEAST = 8  # states and classes of a table, which is padded so that few programs are compiled
 
 
@@ -42,18 +41,18 @@ class Vocabulary:
         self.begun, self.first = [begun for begun, _ in both], [first for _, first in both]
 
     @functools.cached_property
-    def sorted_begun(self) -> tuple[Texts, np.ndarray]:
+    def sorted_begun(self) -> tuple[Trie, np.ndarray]:
         """The different texts of ``begun``, and the place of each among them."""
         return _sorted(self.begun)
 
     @functools.cached_property
-    def sorted_first(self) -> tuple[Texts, np.ndarray] | None:
+    def sorted_first(self) -> tuple[Trie, np.ndarray] | None:
         """As ``sorted_begun``, of the first tokens; None where they have the same texts."""
         return None if self.first == self.begun else _sorted(self.first)
 
 
-def _sorted(texts: Sequence[bytes]) -> tuple[Texts, np.ndarray]:
-    different = Texts(texts)
+def _sorted(texts: Sequence[bytes]) -> tuple[Trie, np.ndarray]:
+    different = Trie(texts)
     return different, different.places(texts)
 
 
@@ -69,7 +68,7 @@ def over_tokens(automaton: Automaton, vocabulary: Vocabulary) -> PrefixAllowedTo
     """
     ends, first = vocabulary.ends, vocabulary.sorted_first
     transitions = automaton.table[:, automaton.column(np.arange(256))]
-    text_class, table = _classes(transitions, *vocabulary.sorted_begun)
+    text_class, table = _classes(transitions, *vocabulary.sorted_begun, np.arange(len(transitions)))
     # After the states over bytes come the state after an end token and, where tokens begin a text
     # with another text, the state before the first one.
     states = len(table)
@@ -78,7 +77,7 @@ def over_tokens(automaton: Automaton, vocabulary: Vocabulary) -> PrefixAllowedTo
     accepting = np.append(automaton.accepting, [False] * len(starts))
     next_first = np.full(len(ends), -1)
     if first is not None:
-        first_class, first_table = _classes(transitions, *first, [0])
+        first_class, first_table = _classes(transitions, *first, np.zeros(1, np.int64))
         next_first = first_table[0][first_class]
         accepting[starts[1]] = accepting[0]
     kinds, token_class = distinct(np.stack([text_class, next_first, ends], axis=1))
@@ -118,183 +117,6 @@ def _pruned(
     return kept, numbers, bool(useful[list(starts)].any())
 
 
-def _classes(
-    transitions: np.ndarray,
-    different: Texts,
-    places: np.ndarray,
-    states: Sequence[int] | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Classes of texts that lead from each state to the same one.
-
-    Args:
-      transitions: int32 ``[S, 256]``.
-      different: the texts. Empty ones lead nowhere.
-      places: int ``[V]``, the place of each text among them.
-      states: the states that texts begin in; None for all.
-
-    Returns:
-      The class of each text, int ``[V]``, and int32 ``[states, C]``, the state after each class.
-    """
-    classes = Classes(len(different.texts))
-    begins = np.arange(len(transitions)) if states is None else np.asarray(states)
-    order: list[int] = []
-    for group in _runs(transitions, begins):
-        order += _follow_runs(transitions, *group, different, classes)
-    rest = begins[~np.isin(begins, order)]
-    # States that few texts leave are together, so that most parts are about few texts.
-    rest = rest[np.argsort((transitions[rest] >= 0).sum(1), kind="stable")]
-    for few in np.array_split(rest, -(-len(rest) // _STATES)) if len(rest) else ():
-        edges = different.edges(lambda state, byte: transitions[state, byte], few)
-        classes.add(list(edges), len(few))
-        order += few.tolist()
-    number, found = classes.finished()
-    rows = np.empty_like(found)
-    place = np.searchsorted(begins, order)
-    rows[place] = found
-    return number[places], rows
-
-
-def _runs(
-    transitions: np.ndarray, begins: np.ndarray
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Groups of states in which the same many bytes lead to one state, as within a string.
-
-    Yields:
-      bool ``[256]``, the bytes; the states of ``begins``; and int ``[S]``, the state that the bytes
-      lead to from each state of the group, or -1 for other states.
-    """
-    wide = np.flatnonzero((transitions >= 0).sum(1) >= _WIDE)
-    if not len(wide):
-        return
-    ordered = np.sort(transitions[wide], axis=1)
-    place = np.arange(256)
-    changed = np.ones(ordered.shape, bool)
-    changed[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    length = place - np.maximum.accumulate(np.where(changed, place, 0), axis=1) + 1
-    most = np.where(ordered >= 0, length, 0).argmax(axis=1)
-    common = ordered[np.arange(len(wide)), most]
-    same = transitions[wide] == common[:, None]
-    _, group = distinct(np.packbits(same, axis=1))
-    for number in range(int(group.max()) + 1):
-        members = group == number
-        bytes_ = same[members][0]
-        then = np.full(len(transitions), -1)
-        then[wide[members]] = common[members]
-        # Where a run has to end, none of its bytes may follow.
-        last = np.setdiff1d(common[members], wide[members])
-        if bytes_.sum() >= _WIDE and not (transitions[last][:, bytes_] >= 0).any():
-            chosen = wide[members][np.isin(wide[members], begins)]
-            if len(chosen):
-                yield bytes_, chosen, then
-
-
-def _follow_runs(
-    transitions: np.ndarray,
-    bytes_: np.ndarray,
-    states: np.ndarray,
-    then: np.ndarray,
-    texts: Texts,
-    classes: Classes,
-) -> list[int]:
-    """Adds the texts that lead from a group of ``_runs``, whose common bytes are read at once.
-
-    Returns:
-      The states, in the order in which they are added.
-    """
-    run = texts.run_lengths(bytes_)
-    whole = run == texts.lengths
-    others = np.flatnonzero(~whole)
-    longest = int(run.max(initial=0))
-    for few in np.array_split(states, -(-len(states) // _RUNS)):
-        reached = np.full((longest + 1, len(few)), -1)
-        reached[0] = few
-        for i in range(longest):
-            reached[i + 1] = np.where(reached[i] < 0, -1, then[reached[i]])
-        state = reached[run[others]]
-        text, start = np.nonzero(state >= 0)
-        edges = list(
-            texts.walk(
-                lambda state, byte: transitions[state, byte],
-                *(start, others[text], state[text, start], run[others[text]]),
-            )
-        )
-        classes.add(edges, len(few), np.where(whole, run, 0), reached)
-    return states.tolist()
-
-
-class Texts:
-    """Different texts, sorted, whose bytes are followed from several states at once.
-
-    Attributes:
-      texts: the texts, none of them empty.
-    """
-
-    def __init__(self, texts: Iterable[bytes]):
-        self.texts = sorted(set(texts) - {b""})
-        self.lengths = np.fromiter(map(len, self.texts), np.int64, len(self.texts))
-        self._flat = np.frombuffer(b"".join(self.texts), np.uint8)
-        self._begin = np.cumsum(self.lengths) - self.lengths
-        # Texts with the same first byte are neighbours.
-        self._bounds = np.searchsorted(self._flat[self._begin], np.arange(257))
-
-    def places(self, texts: Sequence[bytes]) -> np.ndarray:
-        """Where each text is among the different ones, which an empty text comes after."""
-        place = {text: i for i, text in enumerate(self.texts)} | {b"": len(self.texts)}
-        return np.array([place[text] for text in texts], np.int64)
-
-    def edges(
-        self, step: Callable[[np.ndarray, np.ndarray], np.ndarray], states: np.ndarray
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """The texts that lead from some states to another state.
-
-        Args:
-          step: the states after states and bytes, of one shape, or -1.
-          states: int ``[k]``.
-
-        Yields:
-          For each length of a text, the place of the state among ``states``, the number of the
-          text, and the state after it.
-        """
-        count = self._bounds[1:] - self._bounds[:-1]
-        [bytes_] = np.nonzero(count)
-        after = step(np.repeat(states[:, None], len(bytes_), 1), np.tile(bytes_, (len(states), 1)))
-        start, column = np.nonzero(after >= 0)
-        state, byte = after[start, column], bytes_[column]
-        count = count[byte]
-        offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-        text = offset + np.repeat(self._bounds[byte], count)
-        state, start = np.repeat(state, count), np.repeat(start, count)
-        yield from self.walk(step, start, text, state, np.ones_like(text))
-
-    def walk(
-        self,
-        step: Callable[[np.ndarray, np.ndarray], np.ndarray],
-        start: np.ndarray,
-        text: np.ndarray,
-        state: np.ndarray,
-        position: np.ndarray,
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """As ``edges``, from states at which so many bytes of each text have been read."""
-        while len(text):
-            is_whole = self.lengths[text] == position
-            if is_whole.any():
-                yield start[is_whole], text[is_whole], state[is_whole]
-                going = ~is_whole
-                start, text, state = start[going], text[going], state[going]
-                position = position[going]
-            state = step(state, self._flat[self._begin[text] + position])
-            live = state >= 0
-            start, text, state, position = start[live], text[live], state[live], position[live] + 1
-
-    def run_lengths(self, bytes_: np.ndarray) -> np.ndarray:
-        """How many bytes at the beginning of each text are among some, bool ``[256]``."""
-        if not self.texts:
-            return np.zeros(0, np.int64)
-        place = np.arange(len(self._flat)) - np.repeat(self._begin, self.lengths)
-        end = np.where(bytes_[self._flat], np.repeat(self.lengths, self.lengths), place)
-        return np.minimum.reduceat(end, self._begin)
-
-
 class Classes:
     """Classes of texts that lead from each state to the same place; states come part by part.
 
@@ -304,40 +126,97 @@ class Classes:
 
     def __init__(self, count: int):
         self._count = count
-        self._parts: list[np.ndarray] = []  # the class of each text for the states of a part
-        self._tables: list[np.ndarray] = []  # int32 [classes of the part, states of the part]
+        self._states = 0
+        self._shared: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self._single: list[np.ndarray] = []  # states, texts and codes, int [3, n]
 
     def add(
         self,
-        edges: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
         states: int,
-        run: np.ndarray | None = None,
-        reached: np.ndarray | None = None,
+        shared: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
+        single: np.ndarray,
     ) -> None:
-        """Adds a part of ``states`` states, with the edges that ``Texts.edges`` finds.
+        """Adds a part of ``states`` states.
 
         Args:
-          edges: from the place of a state in the part, by a text, to a state.
           states: their number.
-          run: int ``[count]``, a number above 0 for texts that have no edges of their own.
-          reached: int ``[numbers, states]``, the state that such texts lead to, or -1.
+          shared: texts, with states of the part and the code of the texts for each of them, which
+            is 0 or more, or below -1.
+          single: a state, a text and its code, int ``[3, n]``; each pair is in one place alone.
         """
-        empty = np.zeros(0, np.int64)
-        found = np.unique(np.concatenate([empty, *(text for _, text, _ in edges)]))
-        after = np.full((len(found) + 1, states), -1, np.int32)
-        for start, text, state in edges:
-            after[np.searchsorted(found, text), start] = state
-        part = np.full(self._count + 1, len(found))
-        part[found] = np.arange(len(found))
-        if run is not None and reached is not None:
-            part[:-1][run > 0] = len(found) + run[run > 0]
-            after = np.concatenate([after, reached[1:]]).astype(np.int32)
-        first, number = distinct(after)
-        self._parts.append(number[part])
-        self._tables.append(after[first])
+        begin = self._states
+        self._shared += [(text, begin + state, code) for text, state, code in shared]
+        self._single.append(single + np.array([[begin], [0], [0]]))
+        self._states += states
 
     def finished(self) -> tuple[np.ndarray, np.ndarray]:
-        """The class of each text and of an empty one, and int32 ``[states, C]``, what follows."""
-        first, number = distinct(np.stack(self._parts, axis=1))
-        both = zip(self._tables, self._parts, strict=True)
-        return number, np.concatenate([x[part[first]].T for x, part in both])
+        """The class of each text and of an empty one, and int32 ``[states, C]``, their codes."""
+        state, text, code = np.concatenate([np.zeros((3, 0), np.int64), *self._single], axis=1)
+        seed = 0
+        while True:
+            mixed = np.zeros(self._count + 1, np.uint64)
+            np.add.at(mixed, text, _mixed(state, code, seed))
+            for texts, states, codes in self._shared:
+                mixed[texts] += _mixed(states, codes, seed).sum(dtype=np.uint64)
+            first, number = distinct(mixed.view(np.int64)[:, None])
+            table = np.full((self._states, len(first)), -1, np.int32)
+            table[state, number[text]] = code
+            met = np.zeros(len(first), bool)
+            places = []
+            for texts, states, codes in self._shared:
+                met[:] = False
+                met[number[texts]] = True
+                places.append(np.flatnonzero(met))
+                table[states[:, None], places[-1]] = codes[:, None]
+            # Sums of different codes may be equal, which is next to impossible.
+            is_same = (table[state, number[text]] == code).all()
+            edges = len(state)
+            for (texts, states, codes), columns in zip(self._shared, places, strict=True):
+                is_same &= (table[states[:, None], columns] == codes[:, None]).all()
+                edges += len(texts) * len(states)
+            sizes = np.bincount(number, minlength=len(first))
+            if is_same and edges == ((table != -1).sum(axis=0) * sizes).sum():
+                return number, table
+            seed += 1
+
+
+def _mixed(state: np.ndarray, code: np.ndarray, seed: int) -> np.ndarray:
+    """A number that looks random for each pair (Steele, Lea & Flood 2014)."""
+    with np.errstate(over="ignore"):
+        mixed = (state.astype(np.uint64) << np.uint64(32)) ^ code.astype(np.uint32)
+        mixed = (mixed + np.uint64(seed + 1)) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return mixed ^ (mixed >> np.uint64(31))
+
+
+class _Known:
+    """The steps of an automaton, as a ``tries.Walk`` takes them."""
+
+    def __init__(self, table: np.ndarray):
+        self.table, self.asks = table, np.zeros(len(table), bool)
+
+    def find(self, places: np.ndarray) -> None:
+        """All are known."""
+
+
+def _classes(
+    transitions: np.ndarray, trie: Trie, places: np.ndarray, states: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Classes of texts that lead from each state to the same one.
+
+    Args:
+      transitions: int32 ``[S, 256]``.
+      trie: the texts. Empty ones lead nowhere.
+      places: int ``[V]``, the place of each text among them.
+      states: the states that texts begin in.
+
+    Returns:
+      The class of each text, int ``[V]``, and int32 ``[states, C]``, the state after each class.
+    """
+    classes, walk = Classes(len(trie.texts)), Walk(trie, _Known(transitions))
+    for few in np.array_split(states, -(-len(states) // _STATES)):
+        edges = walk.edges(few)
+        classes.add(len(few), edges.shared, edges.single)
+    number, table = classes.finished()
+    return number[places], table

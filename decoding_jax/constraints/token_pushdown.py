@@ -8,8 +8,9 @@ state and frame and for each room that changes them, are the tables of a ``Stack
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from decoding_jax.batches.widths import round_up
 from decoding_jax.constraints.automata import distinct
 from decoding_jax.constraints.definitions import Network
 from decoding_jax.constraints.pushdown import AMPLE, AmbiguousError, Machine, Room
-from decoding_jax.constraints.token_automata import Classes, Texts, Vocabulary
+from decoding_jax.constraints.token_automata import Classes, Vocabulary
+from decoding_jax.constraints.tries import Trie, Walk
 from decoding_jax.transforms import PrefixAllowedTokens
 from decoding_jax.transforms.languages import packed_bytes
 from decoding_jax.transforms.stack_automata import StackAutomaton
@@ -27,7 +29,6 @@ _DEAD, _UNKNOWN = -1, -2
 _LEAST = 8  # of the sizes of tables, which are padded so that few programs are compiled
 _MOST_STATES = 4096
 _MOST_FRAMES = 1024
-_TOGETHER = 64  # states whose tokens are followed together, which bounds the memory of it
 
 
 def over_tokens(network: Network, vocabulary: Vocabulary) -> PrefixAllowedTokens | None:
@@ -56,40 +57,50 @@ def over_tokens(network: Network, vocabulary: Vocabulary) -> PrefixAllowedTokens
 
 
 class _Runs:
-    """What bytes do one after another, from the stack that they meet: found by need.
+    """What bytes do one after another, from the stack that they meet: the steps of a ``Walk``.
 
     A place is a state with the frames that were pushed, the room that was met, and the room that
-    has been needed; or a state that asks for a frame that was met, with the number of bytes since.
+    has been needed.
     """
 
     def __init__(self, machine: Machine, byte_class: np.ndarray):
         self.machine, self._byte_class = machine, byte_class
-        self.places: list[tuple[int, tuple[int, ...], Room, Room, int]] = []
-        self._number: dict[tuple[int, tuple[int, ...], Room, Room, int], int] = {}
-        self._table = np.full((64, int(byte_class.max()) + 1), _UNKNOWN, np.int32)
-        self.asks: list[bool] = []  # whether each place asks for a frame
+        self.places: list[tuple[int, tuple[int, ...], Room, Room]] = []
+        self._number: dict[tuple[int, tuple[int, ...], Room, Room], int] = {}
+        self.table = np.full((256, 256), _UNKNOWN, np.int32)
+        self.asks = np.zeros(256, bool)
+        self._alike = functools.cache(self._find_alike)
 
     def begin(self, state: int, room: Room) -> int:
         """The place before the first byte."""
-        return self._numbered((state, (), room, (0,) * len(room), 0))
+        return self._numbered((state, (), room, (0,) * len(room)))
 
-    def step(self, place: np.ndarray, byte: np.ndarray) -> np.ndarray:
-        """The places after places and bytes, of one shape, or -1."""
-        column = self._byte_class[byte]
-        after = self._table[place, column]
-        unknown = after == _UNKNOWN
-        if unknown.any():
-            size = self._table.shape[1]
-            for one in np.unique(place[unknown].astype(np.int64) * size + column[unknown]).tolist():
-                found = self._after(*divmod(one, size))
-                self._table[divmod(one, size)] = found
-            after = self._table[place, column]
-        return after
+    def find(self, places: np.ndarray) -> None:
+        """Fills in the rows of some places."""
+        unknown = places[self.table[places, 0] == _UNKNOWN]
+        for place in np.unique(unknown).tolist() if len(unknown) else ():
+            classes, column = self._alike(self.places[place][0])
+            found = np.array([*(self._after(place, one) for one in classes), _DEAD])
+            self.table[place] = found[column]
+
+    def _find_alike(self, state: int) -> tuple[list[int], np.ndarray]:
+        """A byte of each class of bytes that do the same to a state, and the class of each byte."""
+        rows = self.machine.rows(state)
+        number: dict[tuple[int, ...], int] = {}
+        first = []
+        column = np.empty(len(rows[0]), np.int64)
+        for i, targets in enumerate(zip(*rows, strict=True)):
+            if max(targets) < 0:
+                column[i] = -1
+                continue
+            if targets not in number:
+                number[targets] = len(first)
+                first.append(i)
+            column[i] = number[targets]
+        return first, column[self._byte_class]
 
     def _after(self, place: int, byte_class: int) -> int:
-        state, pushed, room, needed, since = self.places[place]
-        if self.asks[place]:
-            return self._numbered((state, pushed, room, needed, since + 1))
+        state, pushed, room, needed = self.places[place]
         machine, opened = self.machine, self.machine.opens(pushed)
         here = tuple(map(int.__sub__, room, opened))
         found = machine.after(state, byte_class, here)
@@ -105,15 +116,16 @@ class _Runs:
             if resolved is None:
                 return _DEAD
             target, frames = resolved, frames[1:]
-        return self._numbered((target, frames, room, needed, 0))
+        return self._numbered((target, frames, room, needed))
 
-    def _numbered(self, key: tuple[int, tuple[int, ...], Room, Room, int]) -> int:
+    def _numbered(self, key: tuple[int, tuple[int, ...], Room, Room]) -> int:
         if key not in self._number:
-            self._number[key] = len(self.places)
+            number = self._number[key] = len(self.places)
             self.places.append(key)
-            self.asks.append(self.machine.is_waiting(key[0]))
-            if len(self.places) > len(self._table):
-                self._table = np.concatenate([self._table, np.full_like(self._table, _UNKNOWN)])
+            if number == len(self.table):
+                self.table = np.concatenate([self.table, np.full_like(self.table, _UNKNOWN)])
+                self.asks = np.concatenate([self.asks, np.zeros_like(self.asks)])
+            self.asks[number] = self.machine.is_waiting(key[0])
         return self._number[key]
 
 
@@ -130,27 +142,56 @@ class _Tables:
         # The states of the device, with the room that they need, and the rows of the table.
         self._states: dict[int, Room] = {}
         self._rows: list[tuple[int, Room]] = []
-        self._texts, places = vocabulary.sorted_begun
-        self._classes = Classes(len(self._texts.texts))
+        trie, places = vocabulary.sorted_begun
+        walk, self._classes = Walk(trie, self._runs), Classes(len(trie.texts))
         self._class_of = [places]
-        queue, self._first_rows = [machine.start], []
+        queue, self._first_rows = self._reached(), []
         if vocabulary.sorted_first is not None:
-            texts, places = vocabulary.sorted_first
-            classes = Classes(len(texts.texts))
-            self._first_rows = self._follow([machine.start], texts, classes)
+            trie, places = vocabulary.sorted_first
+            classes = Classes(len(trie.texts))
+            self._first_rows = self._follow([machine.start], Walk(trie, self._runs), classes)
             number, self._first_table = classes.finished()
             self._class_of.append(number[places])
-            queue += self._new_states()
         while queue:
-            for i in range(0, len(queue), _TOGETHER):
-                few = queue[i : i + _TOGETHER]
-                rows = self._follow(few, self._texts, self._classes)
-                self._rows += rows
-                self._states |= _needs(rows)
-                if len(self._states) > _MOST_STATES:
-                    raise AmbiguousError
+            rows = self._follow(queue, walk, self._classes)
+            self._rows += rows
+            self._states |= _needs(rows)
             self._ask()
             queue = self._new_states()
+            if len(self._states) + len(queue) > _MOST_STATES:
+                raise AmbiguousError
+
+    def _reached(self) -> list[int]:
+        """The states that bytes lead to, and those in which frames let rests of tokens begin."""
+        found, asking, met = {self._machine.start: None}, set[int](), 0
+        ample = (AMPLE,) * len(self._largest)
+        known: tuple[int, ...] = ()
+        while known != (
+            known := (len(found), len(asking), len(self._begins), len(self._machine.frames))
+        ):
+            queue, met = [*found][met:], len(found)
+            for state in queue:
+                begin = self._runs.begin(state, ample)
+                self._runs.find(np.array([begin]))
+                for place in set(self._runs.table[begin].tolist()) - {_DEAD}:
+                    if self._runs.asks[place]:
+                        asking.add(self._runs.places[place][0])
+                    else:
+                        found[self._runs.places[place][0]] = None
+            asking |= self._answer(asking)
+            found |= dict.fromkeys(sorted(self._begun()))
+        return sorted(found)
+
+    def _answer(self, asking: Iterable[int]) -> set[int]:
+        """Gives frames to states that ask for one; the states that ask for another one then."""
+        machine, found = self._machine, set()
+        for key in itertools.product(sorted(asking), range(len(machine.frames))):
+            if key not in self._begins and machine.may_be_on(*key):
+                self._begins[key] = machine.resolved(*key)
+            then = self._begins.get(key)
+            if then is not None and machine.is_waiting(then):
+                found.add(then)
+        return found
 
     def _new_states(self) -> list[int]:
         """The states that have been met and not yet followed."""
@@ -163,7 +204,7 @@ class _Tables:
         return {state for state in found if not self._machine.is_waiting(state)}
 
     def _follow(
-        self, states: Sequence[int], texts: Texts, classes: Classes
+        self, states: Sequence[int], walk: Walk, classes: Classes
     ) -> list[tuple[int, Room]]:
         """Adds the outcomes of texts from states, with ample room and with all that matter.
 
@@ -171,54 +212,54 @@ class _Tables:
           The state and the room of each row that is added to ``classes``.
         """
         ample = (AMPLE,) * len(self._largest)
-        begins = np.array([self._runs.begin(state, ample) for state in states])
-        edges = list(texts.edges(self._runs.step, begins))
-        needed = np.zeros((len(states), len(ample)), np.int64)
-        for start, _, place in edges:
-            each, index = np.unique(place, return_inverse=True)
-            of_place = np.array([self._runs.places[p][3] for p in each.tolist()], np.int64)
-            np.maximum.at(needed, start, of_place.reshape(len(each), len(ample))[index])
         rows = [(state, ample) for state in states]
-        classes.add([self._coded(edge, texts) for edge in edges], len(states))
+        needed = self._add(rows, walk, classes)
         scarce = []
         for state, need in zip(states, needed.tolist(), strict=True):
             self._largest = tuple(map(max, self._largest, need))
             # A room of ``need`` or more of a kind is as ample.
             rooms = itertools.product(*([*range(n), AMPLE] for n in need))
             scarce += [(state, room) for room in rooms if room != ample]
-        for i in range(0, len(scarce), _TOGETHER):
-            few = scarce[i : i + _TOGETHER]
-            begins = np.array([self._runs.begin(*one) for one in few])
-            edges = list(texts.edges(self._runs.step, begins))
-            classes.add([self._coded(edge, texts) for edge in edges], len(few))
+        if scarce:
+            self._add(scarce, walk, classes)
         return rows + scarce
 
-    def _coded(
-        self, edge: tuple[np.ndarray, np.ndarray, np.ndarray], texts: Texts
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Edges to outcomes and ways to ask, as the entries of tables."""
-        start, text, place = edge
+    def _add(self, rows: Sequence[tuple[int, Room]], walk: Walk, classes: Classes) -> np.ndarray:
+        """Adds the outcomes of states with a room; the room that they need, int ``[rows, K]``."""
+        edges = walk.edges(np.array([self._runs.begin(*one) for one in rows]))
+        needed = np.zeros((len(rows), len(self._largest)), np.int64)
+        asking, places = edges.asking, self._runs.places
+        met = [(start, place) for _, start, place in edges.shared]
+        met += [(edges.single[0], edges.single[2]), (asking[0], asking[2])]
+        for start, place in met:
+            each, index = np.unique(place, return_inverse=True)
+            need = np.array([places[p][3] for p in each.tolist()], np.int64)
+            np.maximum.at(needed, start, need.reshape(len(each), needed.shape[1])[index])
+        shared = [(text, start, self._codes(place)) for text, start, place in edges.shared]
+        single = np.stack([*edges.single[:2], self._codes(edges.single[2])])
+        single = np.concatenate([single, self._ways_of(asking, walk.texts)], axis=1)
+        classes.add(len(rows), shared, single)
+        return needed
+
+    def _codes(self, place: np.ndarray) -> np.ndarray:
         each, index = np.unique(place, return_inverse=True)
-        asks = np.array([self._runs.asks[p] for p in each.tolist()], bool)[index]
-        code = np.full(len(place), _DEAD, np.int32)
-        known = [self._outcome(p) for p in each.tolist()]
-        code[~asks] = np.array(known, np.int32)[index[~asks]]
-        if asks.any():
-            both = np.stack([text[asks], place[asks]], axis=1)
-            pairs, index = np.unique(both, axis=0, return_inverse=True)
-            ways = [self._way(texts.texts[t], p) for t, p in pairs.tolist()]
-            code[asks] = -2 - np.array(ways, np.int32)[index.ravel()]
-        return start, text, code
+        return np.array([self._outcome(p) for p in each.tolist()], np.int64)[index]
+
+    def _ways_of(self, asking: np.ndarray, texts: Sequence[bytes]) -> np.ndarray:
+        """Starts and texts that ask, with the way in which they do as the entry of a table."""
+        start, text, place, depth = asking
+        states = np.array([state for state, *_ in self._runs.places], np.int64)
+        key = np.stack([states[place], text, depth])
+        first, index = distinct(key.T)
+        ways = [
+            self._ways.setdefault((state, texts[one][since:]), len(self._ways))
+            for state, one, since in key[:, first].T.tolist()
+        ]
+        return np.stack([start, text, -2 - np.array(ways, np.int64)[index]])
 
     def _outcome(self, place: int) -> int:
         state, pushed, *_ = self._runs.places[place]
-        if self._runs.asks[place]:
-            return _DEAD
         return self._outcomes.setdefault((state, pushed), len(self._outcomes))
-
-    def _way(self, text: bytes, place: int) -> int:
-        state, _, _, _, since = self._runs.places[place]
-        return self._ways.setdefault((state, text[len(text) - since :]), len(self._ways))
 
     def _ask(self) -> None:
         """Gives frames to the states that ask for them, and follows what is left of the tokens.
@@ -227,12 +268,7 @@ class _Tables:
         """
         machine, known = self._machine, -1
         while known != (known := len(self._ways) + len(self._begins) + len(machine.frames)):
-            for state, frame in itertools.product(
-                sorted({state for state, _ in self._ways}), range(len(machine.frames))
-            ):
-                key = state, frame
-                if key not in self._begins and machine.may_be_on(state, frame):
-                    self._begins[key] = machine.resolved(state, frame)
+            self._answer({state for state, _ in self._ways})
             for found in sorted(self._begun()):
                 self._outcomes.setdefault((found, ()), len(self._outcomes))
             for (state, _), then in list(self._begins.items()):
@@ -240,13 +276,13 @@ class _Tables:
                     for other, rest in list(self._ways):
                         if other == state:
                             self._ways.setdefault((then, rest), len(self._ways))
-            self._rest = Texts(rest for _, rest in self._ways)
-            classes = Classes(len(self._rest.texts))
+            self._rest = Trie(rest for _, rest in self._ways)
+            self._rest_classes = Classes(len(self._rest.texts))
             states = sorted(self._begun())
             self._rest_rows = []
-            for i in range(0, len(states), _TOGETHER) if self._rest.texts else ():
-                self._rest_rows += self._follow(states[i : i + _TOGETHER], self._rest, classes)
-            self._rest_classes = classes
+            if self._rest.texts and states:
+                walk = Walk(self._rest, self._runs)
+                self._rest_rows = self._follow(states, walk, self._rest_classes)
 
     def transform(self, max_depth: int, capacity: int) -> PrefixAllowedTokens:
         """The transform of the tables, padded."""
@@ -268,7 +304,7 @@ class _Tables:
             row=_padded(row, 0, columns=False),
             table=_padded(table, -1),
             token_class=token_class[None].astype(np.int32),
-            bits=packed_bytes(_padded(allowed[:, token_class], False, columns=False)[0])[None],
+            bits=packed_bytes(_padded(allowed, False, columns=False)[0], token_class)[None],
             bits_row=_padded(bits_row, 0),
             asked=_padded(asked, -1, columns=False),
             asked_row=_padded(asked_row, 0, columns=False),

@@ -304,9 +304,9 @@ class CompressedAutomaton:
           token_class: int ``[V']``, the class of each token.
         """
         rows_of_classes, row = np.unique(table >= 0, axis=0, return_inverse=True)
-        allowed = rows_of_classes[:, token_class]
-        count = 1 << (len(allowed) - 1).bit_length()  # so that few programs are compiled
-        bits = packed_bytes(np.pad(allowed, [(0, count - len(allowed)), (0, 0)]))
+        count = 1 << (len(rows_of_classes) - 1).bit_length()  # so that few programs are compiled
+        padding = [(0, count - len(rows_of_classes)), (0, 0)]
+        bits = packed_bytes(np.pad(rows_of_classes, padding), token_class)
         return cls(
             transitions=table[None].astype(np.int32),
             token_class=token_class[None].astype(np.int32),
@@ -395,11 +395,20 @@ def unpacked_bytes(of_state: Array, vocab_size: int) -> Array:
     return jnp.pad(allowed, [(0, 0)] * (of_state.ndim - 1) + [(0, vocab_size - known)])
 
 
-def packed_bytes(allowed: np.ndarray) -> np.ndarray:
-    """The bytes uint8 ``[U, K]`` of bits ``[U, V]``, as in ``CompressedAutomaton.bits``."""
-    allowed = np.pad(allowed, [(0, 0), (0, -allowed.shape[1] % (8 * _LANES))])
-    parts = allowed.reshape(len(allowed), 8, -1)
-    return np.packbits(parts, axis=1, bitorder="little")[:, 0]
+def packed_bytes(allowed: np.ndarray, token_class: np.ndarray) -> np.ndarray:
+    """The bytes uint8 ``[U, K]``, as in ``CompressedAutomaton.bits``, of classes of tokens.
+
+    Args:
+      allowed: bool ``[U, C]``, the classes that each row allows.
+      token_class: int ``[V]``, the class of each token.
+    """
+    rows = np.pad(allowed, [(0, 0), (0, 1)]).view(np.uint8)
+    filling = -len(token_class) % (8 * _LANES)
+    column = np.pad(token_class, (0, filling), constant_values=allowed.shape[1]).reshape(8, -1)
+    packed = np.take(rows, column[0], axis=1)
+    for bit in range(1, 8):
+        packed |= np.take(rows << np.uint8(bit), column[bit], axis=1)
+    return packed
 
 
 def _table(sequences: Sequence[Sequence[int]] | np.ndarray, ends: tuple[int, ...]) -> np.ndarray:
