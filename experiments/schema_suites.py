@@ -7,7 +7,8 @@ The first directory is ``maskbench/data`` in a checkout of guidance-ai/jsonschem
 passes if it compiles, accepts its valid instances and refuses the others. The second one is a
 checkout of JSON-Schema-Test-Suite, of which the groups of a draft are compiled. Instances are
 written as ``json.dumps`` does, and read by the automata over bytes; ``--gpt2``, a folder with
-``vocab.json`` and ``merges.txt``, also makes the automata over tokens, and times them.
+``vocab.json`` and ``merges.txt``, also makes the automata over tokens, and times them. A run that
+is broken off goes on where it was, and takes no constraint from disk.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import os
 import random
 import signal
 import statistics
@@ -25,10 +27,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from decoding_jax import constraints
-from decoding_jax.constraints import definitions, json_texts
+from decoding_jax.constraints import definitions, json_texts, kept
 from experiments.constraints import vocabulary
 from experiments.results import write_json
+
+Counts = dict[str, Any]
 
 
 class OutOfTimeError(Exception):
@@ -55,53 +61,80 @@ def judged(case: dict[str, Any], accepts: Callable[[str], bool]) -> Counter[str]
 
 
 def limited(seconds: int, run: Callable[[], Any]) -> Any:
-    """The result of a function, or an ``OutOfTimeError``."""
+    """The result of a function, or an ``OutOfTimeError`` after so many seconds of the CPU."""
 
     def stop(*_: Any) -> None:
         raise OutOfTimeError
 
-    signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         return run()
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def measured(cases: Iterator[dict[str, Any]], args: argparse.Namespace) -> dict[str, Any]:
-    """All cases: counts, times, and why others are refused."""
-    counts, refused, wrong = Counter[str](), Counter[str](), []
-    over_bytes, over_tokens = list[float](), list[float]()
+def measured(cases: Sequence[dict[str, Any]], file: Path, args: argparse.Namespace) -> Counts:
+    """All cases: counts, times, and why others are refused.
+
+    What is found of each is a line of a file; those that are there already are not taken again.
+    """
     tokens = vocabulary(args.gpt2)[1] if args.gpt2 else None
-    for case in cases:
-        counts["schemas"] += 1
-        schema = case["schema"]
-        begin = time.process_time()
-        try:
-            make = functools.partial(acceptor, schema, args.depth, case.get("retrieve"))
-            accepts = limited(args.seconds, make)
-            over_bytes.append(time.process_time() - begin)
-            found = limited(args.seconds, functools.partial(judged, case, accepts))
-            if tokens is not None:
-                begin = time.process_time()
-                limited(args.seconds, functools.partial(over, schema, tokens, args.depth))
-                over_tokens.append(time.process_time() - begin)
-        except (ValueError, OutOfTimeError) as error:
-            reason = str(error).partition(": expected ")[2] or "longer than it may take"
-            refused[reason[:120]] += 1
+    if tokens is not None:
+        constraints.choice(["a"], tokens)  # The texts of tokens are sorted once.
+    known = (
+        [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
+    )
+    done = {one["name"] for one in known}
+    with file.open("a", encoding="utf-8") as lines:
+        for case in tqdm(cases, file.stem, unit="schema", mininterval=10):
+            if case["name"] not in done:
+                known.append({"name": case["name"], **of_case(case, tokens, args)})
+                lines.write(json.dumps(known[-1]) + "\n")
+                lines.flush()
+    return summed(known)
+
+
+def of_case(case: dict[str, Any], tokens: Any, args: argparse.Namespace) -> dict[str, Any]:
+    """What is found of one schema."""
+    schema, found = case["schema"], dict[str, Any]()
+    begin = time.process_time()
+    try:
+        make = functools.partial(acceptor, schema, args.depth, case.get("retrieve"))
+        accepts = limited(args.seconds, make)
+        found["seconds over bytes"] = time.process_time() - begin
+        found |= limited(args.seconds, functools.partial(judged, case, accepts))
+        if tokens is not None:
+            begin = time.process_time()
+            limited(args.seconds, functools.partial(over, schema, tokens, args.depth))
+            found["seconds in all, over tokens"] = time.process_time() - begin
+    except (ValueError, OutOfTimeError) as error:
+        reason = str(error).partition(": expected ")[2] or "longer than it may take"
+        found["refused"] = reason[:120]
+    return found
+
+
+def summed(known: Sequence[dict[str, Any]]) -> Counts:
+    """Counts and times of what is found of schemas."""
+    counts, refused, wrong = Counter[str](schemas=len(known)), Counter[str](), []
+    kinds = [f"{kind}{state}" for kind in ("valid", "invalid") for state in ("", " accepted")]
+    for one in known:
+        if "refused" in one:
+            refused[one["refused"]] += 1
             continue
+        found = {kind: one.get(kind, 0) for kind in kinds}
         counts["compiled"] += 1
         counts.update(found)
         if found["invalid accepted"] or found["valid accepted"] < found["valid"]:
-            wrong.append({"name": case["name"], **found})
+            wrong.append({"name": one["name"], **found})
         else:
             counts["passed"] += 1
+    times = ("seconds over bytes", "seconds in all, over tokens")
     return {
         "counts": dict(counts),
-        "seconds over bytes": quantiles(over_bytes),
-        "seconds in all, over tokens": quantiles(over_tokens),
         "refused": dict(refused.most_common()),
         "judged otherwise": wrong,
+        **{name: quantiles([one[name] for one in known if name in one]) for name in times},
     }
 
 
@@ -163,20 +196,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--sample", type=int, default=1500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--depth", type=int, default=8, help="max_depth")
-    parser.add_argument("--seconds", type=int, default=60, help="that a schema may take")
+    parser.add_argument(
+        "--seconds", type=int, default=60, help="of the CPU, that a schema may take"
+    )
     parser.add_argument("--suites_commit", help="the commit of a suite that is no checkout")
     args = parser.parse_args(argv)
+    os.environ[kept.VARIABLE] = ""
     args.out.mkdir(parents=True, exist_ok=True)
     told = {"depth": args.depth, "sample": args.sample, "seed": args.seed}
     if args.maskbench:
         cases = of_maskbench(args.maskbench, args.sample, args.seed)
         commit = args.suites_commit or commit_of(args.maskbench)
-        found = {**told, "suite's commit": commit, **measured(cases, args)}
+        found = measured([*cases], args.out / "maskbench.jsonl", args)
+        found = {**told, "suite's commit": commit, **found}
         write_json(args.out / "maskbench.json", found)
-        print(json.dumps({k: found[k] for k in ("counts", "seconds over bytes")}, indent=1))
+        shown = ("counts", "seconds over bytes", "seconds in all, over tokens")
+        print(json.dumps({key: found[key] for key in shown}, indent=1))
     for draft in ("draft2020-12", "draft7") if args.suite else ():
         commit = args.suites_commit or commit_of(args.suite)
-        found = {"suite's commit": commit, **measured(of_suite(args.suite, draft), args)}
+        cases = of_suite(args.suite, draft)
+        found = measured([*cases], args.out / f"{draft}.jsonl", args)
+        found = {"suite's commit": commit, **found}
         write_json(args.out / f"{draft}.json", found)
         print(draft, json.dumps(found["counts"], indent=1))
 

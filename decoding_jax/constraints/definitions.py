@@ -149,26 +149,29 @@ class Network:
             raise self.endless()
         number, queue = {start: 0}, [start]
         rows, accepting = [], []
+        table = self.table.tolist()
         for members in queue:  # which grows
-            stack, place = np.divmod(np.array(sorted(members), np.int64), self._size)
-            both = zip(stack.tolist(), place.tolist(), strict=True)
+            both = [divmod(member, self._size) for member in members]
             accepting.append(any(self._is_end(k, s) for k, s in both))
-            first, column = distinct(self.table[place].T)
-            after = np.full(len(first), -1, np.int32)
-            for i, following in enumerate(self.table[place][:, first].T):
-                live = following >= 0
-                follows = (stack[live] * self._size + following[live]).tolist()
-                if found := frozenset[int]().union(*map(self._closure, follows)):
-                    if found not in number:
+            after: dict[tuple[int, ...], int] = {}
+            row = []
+            for targets in zip(*(table[place] for _, place in both), strict=True):
+                if targets not in after:
+                    follows = zip(both, targets, strict=True)
+                    found = frozenset[int]().union(
+                        *(self._closure(k * self._size + to) for (k, _), to in follows if to >= 0)
+                    )
+                    if found and found not in number:
                         number[found] = len(queue)
                         queue.append(found)
-                    after[i] = number[found]
-            rows.append(after[column])
+                    after[targets] = number[found] if found else -1
+                row.append(after[targets])
+            rows.append(row)
             if len(queue) > max_states:
                 expected = f"a language of at most {max_states:,} states"
                 got = f"more, with max_depth={self.max_depth}"
                 raise TooManyStatesError(f"{self._name}: expected {expected}, got {got}")
-        return self._useful(np.stack(rows), np.array(accepting))
+        return self._useful(np.array(rows, np.int32), np.array(accepting))
 
     def accepts(self, text: bytes) -> bool:
         """Whether a text is one of them."""

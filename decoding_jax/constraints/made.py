@@ -16,13 +16,14 @@ from decoding_jax.constraints import (
     definitions,
     grammars,
     json_texts,
+    kept,
     patterns,
     token_pushdown,
 )
 from decoding_jax.constraints.automata import Automaton, TooManyStatesError
 from decoding_jax.constraints.encodings import in_utf8
 from decoding_jax.constraints.expressions import compiled
-from decoding_jax.constraints.references import Retrieve
+from decoding_jax.constraints.references import Retrieve, as_json
 from decoding_jax.constraints.token_automata import Vocabulary, over_tokens
 from decoding_jax.text.stop_strings import texts_of
 from decoding_jax.text.tokenizers import Tokenizer
@@ -191,9 +192,8 @@ def choice(
     for text in texts:
         if not isinstance(text, str) or not text:
             raise fields.error("texts", expected, text)
-    return _over_tokens(
-        automata.of_texts([*map(str.encode, texts)]), tokenizer, vocab_size, "texts", texts
-    )
+    vocabulary = _vocabulary(tokenizer, vocab_size)
+    return _over_tokens(automata.of_texts([*map(str.encode, texts)]), vocabulary, "texts", texts)
 
 
 def by_row(
@@ -296,7 +296,7 @@ def check_single(settings: Mapping[str, Any]) -> str | None:
 def free(tokenizer: Tokenizer, vocab_size: int) -> PrefixAllowedTokens:
     """A constraint that allows every token after every other one, for ``by_row``."""
     only_end = automata.of_edges([[]], [True])
-    like = _over_tokens(only_end, tokenizer, vocab_size, "constraints", None)
+    like = _over_tokens(only_end, _vocabulary(tokenizer, vocab_size), "constraints", None)
     classes = np.zeros(like.language.token_class.shape[-1], np.int32)
     language = CompressedAutomaton.of_classes(np.zeros((1, 1), np.int32), classes)
     first = None if like.first is None else 0
@@ -316,24 +316,32 @@ def _made(
     """The constraint of a kind; ``name`` is that of the argument ``value``."""
     if max_depth is not None:
         max_depth = fields.as_count("max_depth", max_depth)
-    if kind == "regex":
-        return _over_tokens(_of_pattern(value, name), tokenizer, vocab_size, name, value)
-    if kind == "json_schema":
-        style = json_texts.Style() if style is None else style
-        parts, places = json_texts.automata_of(value, name, max_depth, style, retrieve)
-    else:
-        parts, places = grammars.automata_of(value, name)
-    network = definitions.network_of(parts, places, max_depth, name)
-    if isinstance(network, Automaton):
-        return _over_tokens(network, tokenizer, vocab_size, name, value)
-    try:
-        made = network.automaton(_MOST_UNROLLED)
-    except TooManyStatesError:
-        vocabulary = _vocabulary(tokenizer, vocab_size)
-        if (stacked := token_pushdown.over_tokens(network, vocabulary)) is not None:
-            return dataclasses.replace(stacked, digest=vocabulary.digest)
-        made = network.automaton()
-    return _over_tokens(made, tokenizer, vocab_size, name, value)
+    style = json_texts.Style() if style is None else style
+    vocabulary = _vocabulary(tokenizer, vocab_size)
+
+    def make() -> PrefixAllowedTokens:
+        if kind == "regex":
+            return _over_tokens(_of_pattern(value, name), vocabulary, name, value)
+        if kind == "json_schema":
+            parts, places = json_texts.automata_of(value, name, max_depth, style, retrieve)
+        else:
+            parts, places = grammars.automata_of(value, name)
+        network = definitions.network_of(parts, places, max_depth, name)
+        if isinstance(network, Automaton):
+            return _over_tokens(network, vocabulary, name, value)
+        try:
+            made = network.automaton(_MOST_UNROLLED)
+        except TooManyStatesError:
+            if (stacked := token_pushdown.over_tokens(network, vocabulary)) is not None:
+                return dataclasses.replace(stacked, digest=vocabulary.digest)
+            made = network.automaton()
+        return _over_tokens(made, vocabulary, name, value)
+
+    # What a function gives may change; what is no text is an error.
+    if retrieve is not None or (kind != "json_schema" and not isinstance(value, str)):
+        return make()
+    said = as_json(value, name) if kind == "json_schema" else value
+    return kept.kept([kind, said, max_depth, dataclasses.astuple(style)], vocabulary, make)
 
 
 def _of_pattern(pattern: str, name: str) -> Automaton:
@@ -372,14 +380,9 @@ def _vocabulary(tokenizer: Tokenizer, vocab_size: int | None) -> Vocabulary:
 
 
 def _over_tokens(
-    made: Automaton,
-    tokenizer: Tokenizer,
-    vocab_size: int | None,
-    name: str,
-    value: Any,
+    made: Automaton, vocabulary: Vocabulary, name: str, value: Any
 ) -> PrefixAllowedTokens:
     """The transform of an automaton over bytes; ``name`` and ``value`` are those of an argument."""
-    vocabulary = _vocabulary(tokenizer, vocab_size)
     found = over_tokens(made, vocabulary)
     if found is None:
         raise fields.error(name, "one that some text of the tokenizer's tokens matches", value)

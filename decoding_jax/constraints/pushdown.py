@@ -67,6 +67,8 @@ class Machine:
         # The caches are those of one machine, and go with it.
         self._resolved = functools.cache(self._resolve)
         self._options = functools.cache(self._find_options)
+        self._needed = functools.cache(self._find_needed)
+        self._ample = functools.cache(self._with_ample_room)
         self._needs_of = functools.cache(self._find_needs)
         self._pushed = functools.cache(self._push)
         self._tail_calls = functools.cache(self._find_tail_calls)
@@ -118,14 +120,23 @@ class Machine:
           The state after it, which may wait for one of these frames, and the frames that it pushes,
           the topmost first; None where the byte may not follow.
         """
+        if all(map(int.__le__, self._needed(state, byte_class), room)):
+            return self._ample(state, byte_class)
         options = self._options(state, byte_class)
         kept = tuple(m for m, needed in options if all(map(int.__le__, needed, room)))
         return self._pushed(kept) if kept else None
 
     def needed(self, state: int, byte_class: int) -> Room:
         """The room with which a byte does what it does with any larger one."""
+        return self._needed(state, byte_class)
+
+    def _find_needed(self, state: int, byte_class: int) -> Room:
         needs = [needed for _, needed in self._options(state, byte_class)]
         return tuple(map(max, *needs)) if len(needs) > 1 else needs[0] if needs else self._none()
+
+    def _with_ample_room(self, state: int, byte_class: int) -> tuple[int, tuple[int, ...]] | None:
+        members = tuple(member for member, _ in self._options(state, byte_class))
+        return self._pushed(members) if members else None
 
     def opens(self, frames: Iterable[int]) -> Room:
         """How many of some frames open each counted definition."""

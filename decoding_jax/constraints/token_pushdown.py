@@ -70,6 +70,7 @@ class _Runs:
         self.table = np.full((256, 256), _UNKNOWN, np.int32)
         self.asks = np.zeros(256, bool)
         self._alike = functools.cache(self._find_alike)
+        self._opens = functools.cache(machine.opens)
 
     def begin(self, state: int, room: Room) -> int:
         """The place before the first byte."""
@@ -101,14 +102,15 @@ class _Runs:
 
     def _after(self, place: int, byte_class: int) -> int:
         state, pushed, room, needed = self.places[place]
-        machine, opened = self.machine, self.machine.opens(pushed)
+        machine, opened = self.machine, self._opens(pushed)
         here = tuple(map(int.__sub__, room, opened))
         found = machine.after(state, byte_class, here)
         if found is None:
             return _DEAD
         if AMPLE in room:
             need = machine.needed(state, byte_class)
-            needed = tuple(max(n, k + o) for n, k, o in zip(needed, need, opened, strict=True))
+            if any(need):
+                needed = tuple(max(n, k + o) for n, k, o in zip(needed, need, opened, strict=True))
         target, frames = found
         frames += pushed
         while machine.is_waiting(target) and frames:
@@ -327,8 +329,8 @@ class _Tables:
         The states are those that have been met, the one after an end token, and perhaps the one
         before the first token of a text.
         """
-        number, table = self._classes.finished()
-        class_of = [number[self._class_of[0]], *self._class_of[1:]]
+        of_text, table = self._classes.finished()
+        class_of = [of_text[self._class_of[0]], *self._class_of[1:]]
         kinds, token_class = distinct(np.stack([*class_of, self._ends], axis=1))
         parts = [table[:, class_of[0][kinds]], np.full((1, len(kinds)), -1, np.int32)]
         if self._first_rows:
@@ -339,9 +341,11 @@ class _Tables:
         whole[np.ix_(may_end, self._ends[kinds])] = len(self._outcomes)
         row = np.full((len(self._states) + 1, _count(sizes)), len(table))
         place = {one: i for i, one in enumerate(self._rows)}
+        rooms = [(_number(room, sizes), room) for room in _rooms(sizes)]
+        kept = functools.cache(_kept)
         for i, (state, need) in enumerate(self._states.items()):
-            for room in _rooms(sizes):
-                row[i, _number(room, sizes)] = place[state, _kept(room, need)]
+            for number, room in rooms:
+                row[i, number] = place[state, kept(room, need)]
         if self._first_rows:
             place = {one: len(table) + 1 + i for i, one in enumerate(self._first_rows)}
             [(state, need)] = _needs(self._first_rows).items()

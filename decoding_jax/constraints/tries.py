@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 
 _FEW = 64  # texts, which are followed one by one
+_WIDE = 32  # bytes that may follow a place, from which texts are followed as sets
 _MOST_KEPT = 1 << 14  # steps of sets that a trie remembers
 
 
@@ -56,6 +57,7 @@ class NodeSet:
       nodes: int ``[n]``, sorted.
       texts: the texts that end at them.
       children, bytes: their children, and the byte that leads to each.
+      has: bool ``[256]``, which bytes these are.
       size: how many texts begin with those of the nodes.
       number: one of its own.
     """
@@ -64,9 +66,10 @@ class NodeSet:
         self.nodes, self.number = nodes, number
         ends = trie.text[nodes]
         self.texts = ends[ends >= 0]
-        begin, count = trie.begin[nodes], trie.begin[nodes + 1] - trie.begin[nodes]
-        self.children = ranges(begin, count)
+        self.children = ranges(trie.begin[nodes], trie.children[nodes])
         self.bytes = trie.byte[self.children]
+        self.has = np.zeros(256, bool)
+        self.has[self.bytes] = True
         self.size = int(trie.size[nodes].sum())
 
 
@@ -80,6 +83,7 @@ class Trie:
       texts: the texts, none of them empty.
       parent, byte: int ``[N]``, the node before each node, and the byte between; 0 is the root.
       begin: int ``[N + 1]``, the first child of each node.
+      children: int ``[N]``, how many each node has.
       depth: int ``[N]``, the length of each node's text.
       text: int ``[N]``, the text that ends at each node, or -1.
       first, last: int ``[N]``, the range of the texts that begin with each node's.
@@ -115,6 +119,7 @@ class Trie:
         )
         self.parent[0] = -1
         self.begin = np.searchsorted(self.parent, np.arange(count + 1))
+        self.children = self.begin[1:] - self.begin[:-1]
         self.size = self.last - self.first
         self._sets: dict[bytes, NodeSet] = {}
         self._steps: dict[tuple[int, bytes, bool], NodeSet] = {}
@@ -142,10 +147,12 @@ class Trie:
             if not repeat:
                 found = self.set_of(some.children[mask[some.bytes]])
             else:
-                parts, inner = [some.nodes], some
-                while len(inner.nodes):
-                    inner = NodeSet(self, inner.children[mask[inner.bytes]])
-                    parts.append(inner.nodes)
+                nodes = some.children[mask[some.bytes]]
+                parts = [some.nodes]
+                while len(nodes):
+                    parts.append(nodes)
+                    nodes = ranges(self.begin[nodes], self.children[nodes])
+                    nodes = nodes[mask[self.byte[nodes]]]
                 found = self.set_of(np.sort(np.concatenate(parts)))
             self._steps[key] = found
         return self._steps[key]
@@ -174,7 +181,7 @@ class Walk:
         self._alone: list[np.ndarray] = []  # starts, nodes and places, int [3, n]
         number = np.arange(len(starts))
         self._steps.find(starts)
-        live = (self._steps.table[starts] >= 0).sum(axis=1) > _FEW // 2
+        live = (self._steps.table[starts] >= 0).sum(axis=1) > _WIDE
         self._put(self._trie.set_of(np.zeros(1, np.int64)), number[live], starts[live])
         few = number[~live]
         self._alone.append(np.stack([few, np.zeros_like(few), starts[~live]]))
@@ -187,15 +194,12 @@ class Walk:
 
     def _put(self, some: NodeSet, starts: np.ndarray, places: np.ndarray) -> None:
         """Lets pairs of starts and places wait at a set of nodes."""
-        if not some.size or not len(starts):
-            return
-        asks = self._steps.asks[places]
-        if asks.any() or some.size <= _FEW:
-            few = np.flatnonzero(asks) if some.size > _FEW else np.arange(len(starts))
+        alone = self._steps.asks[places] | (some.size <= _FEW)
+        if alone.any():
+            few = np.flatnonzero(alone)
             pair, node = np.repeat(few, len(some.nodes)), np.tile(some.nodes, len(few))
             self._alone.append(np.stack([starts[pair], node, places[pair]]))
-            rest = np.setdiff1d(np.arange(len(starts)), few)
-            starts, places = starts[rest], places[rest]
+            starts, places = starts[~alone], places[~alone]
         if len(starts):
             waiting = self._sets.setdefault(some.number, (some, []))[1]
             waiting.append(np.stack([starts, places]))
@@ -211,8 +215,8 @@ class Walk:
             if len(nodes.texts):
                 self._shared.append((nodes.texts, begins, at))
             for byte, mask in others:
-                after = self._trie.after(nodes, mask)
-                if len(after.nodes):
+                if (mask & nodes.has).any():
+                    after = self._trie.after(nodes, mask)
                     self._put(after, begins, self._steps.table[at, byte])
 
     def _kind_of(self, places: np.ndarray) -> np.ndarray:
@@ -260,7 +264,7 @@ class Walk:
         # In a string, with many texts before it, it is a set again.
         many = trie.size[node] > 4 * _FEW
         if many.any():
-            many[many] = (steps.table[place[many]] >= 0).sum(axis=1) > _FEW // 2
+            many[many] = (steps.table[place[many]] >= 0).sum(axis=1) > _WIDE
             for one in np.unique(node[many]).tolist():
                 own = many & (node == one)
                 self._put(trie.set_of(np.array([one])), start[own], place[own])
@@ -268,7 +272,7 @@ class Walk:
         ends = trie.text[node] >= 0
         if ends.any():
             self._single.append(np.stack([start[ends], trie.text[node[ends]], place[ends]]))
-        count = trie.begin[node + 1] - trie.begin[node]
+        count = trie.children[node]
         child = ranges(trie.begin[node], count)
         then = steps.table[np.repeat(place, count), trie.byte[child]]
         live = np.flatnonzero(then >= 0)

@@ -141,8 +141,14 @@ def keep_programs() -> None:
     """
     if jax.config.values["jax_compilation_cache_dir"] is not None:
         return
+    if (folder := cache_folder("programs")) is not None:
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
+def cache_folder(name: str) -> Path | None:
+    """The folder of what is kept between processes; None where there is no home directory."""
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:  # There is no home directory.
-        return
-    jax.config.update("jax_compilation_cache_dir", str(home / "decoding_jax" / "programs"))
+    except RuntimeError:
+        return None
+    return home / "decoding_jax" / name
