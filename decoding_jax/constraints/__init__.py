@@ -7,6 +7,7 @@ automata over the tokens of a tokenizer, or machines with a stack (``definitions
 says which distribution the texts then have.
 """
 
+from decoding_jax.constraints import response_formats as _response_formats  # noqa: F401
 from decoding_jax.constraints.made import by_row, choice, grammar, json_schema, regex
 
 __all__ = ["by_row", "choice", "grammar", "json_schema", "regex"]

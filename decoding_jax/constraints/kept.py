@@ -87,7 +87,9 @@ def _bytes_of(made: PrefixAllowedTokens) -> bytes:
     arrays = {field.name: getattr(language, field.name) for field in dataclasses.fields(language)}
     first = [] if made.first is None else [made.first]
     kind = [one.__name__ for one in _LANGUAGES].index(type(language).__name__)
-    np.savez_compressed(buffer, **arrays, **{"of.kind": kind, "of.start": made.start, "of.first": first})
+    np.savez_compressed(
+        buffer, **arrays, **{"of.kind": kind, "of.start": made.start, "of.first": first}
+    )
     return buffer.getvalue()
 
 

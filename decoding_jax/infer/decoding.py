@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from decoding_jax.loop import forms
 from decoding_jax.loop.inputs import check_token_ids
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.text.call import idle_transform
+from decoding_jax.text.completions import with_parsed
 from decoding_jax.text.inputs import check_drafter, cut, vocabulary_size
 from decoding_jax.text.stop_strings import (
     check_constraint,
@@ -215,6 +217,8 @@ class ItemDecoder:
             self.num_tokens += sum(len(c.tokens) for of_input in made for c in of_input)
             for m, of_input in zip(members, made, strict=True):
                 place, number, _, num_cut = inputs[m]
+                if settings.json_schema is not None or items[place].json_schema is not None:
+                    of_input[:] = [with_parsed(c, self._tokenizer, json.loads) for c in of_input]
                 record = records.decoded(
                     number,
                     items[place].inputs,

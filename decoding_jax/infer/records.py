@@ -72,6 +72,7 @@ def decoded(
             **({} if c.sample_log_prob is None else {"sample_log_probs": plain(c.sample_log_prob)}),
             "score": rounded(c.score),
             "finished": c.finished,
+            **({} if c.parsed is None else {"parsed": c.parsed}),
             **({} if c.info is None else {"info": jax.tree.map(plain, c.info)}),
         }
         for i, c in enumerate(completions)

@@ -310,6 +310,15 @@ def _filled(
     return dataclasses.replace(strategy, **changes) if changes else strategy
 
 
+def constrained(
+    strategy: Strategy | Function, constraint: tuple[str, Transform]
+) -> Strategy | Function:
+    """A strategy that is kept to a constraint, as ``as_strategy`` makes it."""
+    own = strategy.settings if isinstance(strategy, Function) else values_of(strategy)
+    changes = _constrained(lambda name: takes(strategy, name), own, constraint, strategy)
+    return with_values(strategy, **changes)
+
+
 def constrained_setting(takes: Callable[[str], bool], settings: Mapping[str, Any]) -> str:
     """The setting by which a strategy takes a constraint of a program.
 

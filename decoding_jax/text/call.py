@@ -21,9 +21,9 @@ from decoding_jax.loop.strategy import check_max_new_tokens
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.ops.random import row_keys
 from decoding_jax.rows import take_rows
-from decoding_jax.text import generation_config, inputs, limits
+from decoding_jax.text import generation_config, inputs, limits, response_formats
 from decoding_jax.text.chat import Conversation
-from decoding_jax.text.completions import Completion, completions, context_of
+from decoding_jax.text.completions import Completion, completions, context_of, with_parsed
 from decoding_jax.text.shared_prefix import with_common_prefix
 from decoding_jax.text.stop_strings import (
     StopTexts,
@@ -62,7 +62,8 @@ class TextCall:
       caller: ``"generate"`` or ``"stream"``.
       counts: its ``batch_size`` or ``chunk``, by name.
       model, tokenizer, texts, strategy, key, drafter, max_new_tokens, stop, stop_strings, max_time,
-        config, with_scores, share_prefix, truncate, **settings: as for ``generate``.
+        config, response_format, with_scores, share_prefix, truncate, **settings: as for
+        ``generate``.
 
     Attributes:
       call: the model, with the prefix that the texts share where that is wanted; the strategy, with
@@ -73,6 +74,7 @@ class TextCall:
       context: the tokens that each text continues, or None where they continue none.
       limits: the limit of each text.
       num_alternatives: the number of alternatives to score, or None without scores.
+      format: the format of the answers, or None.
 
     Raises:
       ValueError: for the first mistake, in one line that names the argument.
@@ -95,6 +97,7 @@ class TextCall:
         stop_strings: StopTexts | None = None,
         max_time: float | None = None,
         config: generation_config.GenerationConfig | None = None,
+        response_format: Any = None,
         with_scores: bool | int = False,
         share_prefix: bool = False,
         truncate: bool = False,
@@ -121,12 +124,14 @@ class TextCall:
                 model, tokenizer.eos_ids, [len(row) for row in ids], key=key, drafter=drafter
             )
             check(call)
+        size = inputs.vocabulary_size(model)
+        self.format = response_formats.of(response_format, tokenizer, size)
+        call = _kept_to(self.format, call)
         # Check: the texts beside the model and the limits.
         self.num_alternatives = number_of_alternatives(with_scores, model)
         call = dataclasses.replace(call, key=_keys_of(call, len(texts)))
         inputs.check_tokens(model, ids)
         for name in ("transform", "language"):
-            size = inputs.vocabulary_size(model)
             check_constraint(name, forms.value_of(call.strategy, name), tokenizer, size)
         stop = forms.value_of(call.strategy, "stop")
         if ids:
@@ -254,7 +259,21 @@ class TextCall:
     ) -> list[list[Completion]]:
         """The completions of some texts, by number, from the output of their rows."""
         context = None if self.context is None else [self.context[i] for i in members]
-        return completions(self.tokenizer, output, len(members), context, scores)
+        made = completions(self.tokenizer, output, len(members), context, scores)
+        if self.format is not None:
+            read = self.format.parsed
+            for row in made:
+                row[:] = [with_parsed(one, self.tokenizer, read) for one in row]
+        return made
+
+
+def _kept_to(format_: response_formats.ResponseFormat | None, call: batches.Call) -> batches.Call:
+    """The call, whose strategy keeps texts to a format."""
+    if format_ is None or format_.constraint is None:
+        return call
+    return dataclasses.replace(
+        call, strategy=forms.constrained(call.strategy, ("response_format", format_.constraint))
+    )
 
 
 _PARAMETERS = inspect.signature(TextCall).parameters.values()

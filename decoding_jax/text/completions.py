@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -35,6 +35,7 @@ class Completion(NamedTuple):
       scores: with ``with_scores``, the scores of each token, NumPy arrays ``[L]`` and ``[L, n]``.
       sample_log_prob: with ``with_sample_log_prob``, a setting of samplers, the log-probability of
         each token under the distribution that it was drawn from, a NumPy array ``[L]``.
+      parsed: with ``response_format``, the value of a text that an end token ended; otherwise None.
     """
 
     text: str
@@ -45,6 +46,7 @@ class Completion(NamedTuple):
     info: Any = None
     scores: TokenScores | None = None
     sample_log_prob: np.ndarray | None = None
+    parsed: Any = None
 
     @property
     def nan_logits(self) -> bool:
@@ -92,6 +94,13 @@ class NoCompletion(list[Completion]):
     def __init__(self, reason: str):
         super().__init__()
         self.reason = reason
+
+
+def with_parsed(one: Completion, tokenizer: Tokenizer, read: Callable[[str], Any]) -> Completion:
+    """A completion with the value of its text, if an end token of the tokenizer has ended it."""
+    if not one.tokens or one.tokens[-1] not in tokenizer.eos_ids:
+        return one
+    return one._replace(parsed=read(one.text))
 
 
 def context_of(model: Any, ids: Sequence[Sequence[int]]) -> Sequence[Sequence[int]] | None:

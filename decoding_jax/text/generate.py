@@ -40,6 +40,7 @@ def generate(
     stop_strings: StopTexts | None = None,
     max_time: float | None = None,
     config: GenerationConfig | None = None,
+    response_format: Any = None,
     with_scores: bool | int = False,
     share_prefix: bool = False,
     truncate: bool = False,
@@ -87,6 +88,11 @@ def generate(
         time for compilation counts too.
       config: parameters by the names of ``transformers``, which choose the strategy. They are given
         instead of ``strategy``, and replace those of the model's directory.
+      response_format: what every text is: a class of pydantic, a JSON Schema, or as clients of chat
+        services write it, ``{"type": "json_schema", "json_schema": {"schema": ...}}`` or
+        ``{"type": "json_object"}``. Texts are kept to it by ``constraints.json_schema``, with
+        values of at most 8 levels, before ``transform``. Completions have the value as ``parsed``:
+        an object of the class, or what ``json.loads`` gives.
       with_scores: whether completions have the ``scores`` of their tokens: the log-probability of
         each, the entropy of the distribution that it is from, and the five most probable tokens of
         that distribution. A number asks for so many of these tokens instead of five. All scores are
@@ -140,6 +146,7 @@ def generate(
         stop_strings=stop_strings,
         max_time=max_time,
         config=config,
+        response_format=response_format,
         with_scores=with_scores,
         share_prefix=share_prefix,
         truncate=truncate,

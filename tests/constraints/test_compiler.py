@@ -1,5 +1,6 @@
 """What schemas and patterns are compiled to, over bytes: beside ``re``, sets of texts and JSON."""
 
+import dataclasses
 import itertools
 import json
 import random
@@ -8,10 +9,11 @@ import resource
 import time
 from decimal import Decimal
 
+import numpy as np
 import pytest
 
 from decoding_jax import constraints
-from decoding_jax.constraints import encodings, json_texts, numbers, patterns
+from decoding_jax.constraints import encodings, json_texts, kept, numbers, patterns
 from decoding_jax.constraints.expressions import (
     Repeat,
     Series,
@@ -361,3 +363,36 @@ def test_look_around_within_a_terminal_is_followed():
         constraints.grammar("start: IF\nIF: /if(?!x)/", ByteTokenizer())
     commented = "start: WORD\nWORD: /a b # c\n/x"
     assert constraints.grammar(commented, ByteTokenizer()).language.num_states
+
+
+def test_constraints_are_kept_on_disk(monkeypatch, tmp_path):
+    """What is read is what was made; other settings and a broken file are made again."""
+    monkeypatch.setenv(kept.VARIABLE, str(tmp_path))
+    monkeypatch.setattr(kept, "_SHORT", 0)
+    tokenizer, lists = ByteTokenizer(), {"type": "array", "items": [{"$ref": "#"}, {"$ref": "#"}]}
+    lists["$schema"] = "http://json-schema.org/draft-07/schema#"
+
+    def made(max_depth):
+        return constraints.json_schema(lists, tokenizer, max_depth=max_depth)
+
+    first = [made(2), made(12)]
+    assert [type(one.language).__name__[:5] for one in first] == ["Compr", "Stack"]
+    files = sorted(tmp_path.iterdir())
+    with monkeypatch.context() as patch:
+        patch.setattr(kept, "_bytes_of", lambda made: 1 / 0)
+        again = [made(2), made(12)]
+        for one, other in zip(first, again, strict=True):
+            assert (one.start, one.first, one.digest) == (other.start, other.first, other.digest)
+            for field in dataclasses.fields(one.language):
+                x, y = getattr(one.language, field.name), getattr(other.language, field.name)
+                assert np.array_equal(x, y)
+                assert np.asarray(x).dtype == np.asarray(y).dtype
+    files[0].write_bytes(b"PK")
+    for max_depth in (2, 12, 3):
+        made(max_depth)
+    assert len(files) == 2
+    assert len(list(tmp_path.iterdir())) == 3
+    assert files[0].stat().st_size > 2
+    monkeypatch.setenv(kept.VARIABLE, "")
+    constraints.regex("a{3,7}", tokenizer)
+    assert len(list(tmp_path.iterdir())) == 3

@@ -317,8 +317,10 @@ def test_the_batch_job_reads_a_schema(tmp_path):
     found = job(json_schema=str(tmp_path / "person.json"))
     outputs = [record["outputs"][0] for record in found]
     for output in outputs:
+        assert ("parsed" in output) == output["finished"]
         if output["finished"]:
             check(PERSON, output["text"])
+            assert output["parsed"] == json.loads(output["text"])
     assert sum(output["finished"] for output in outputs) > 1
     with pytest.raises(ValueError, match="regex: expected none beside json_schema, got"):
         job(json_schema=PERSON, regex="a")
@@ -327,6 +329,49 @@ def test_the_batch_job_reads_a_schema(tmp_path):
         job(json_schema=str(tmp_path / "person.json"))
     with pytest.raises(ValueError, match="json_schema: expected a schema as JSON, got Object of"):
         job(json_schema={"const": object()})
+
+
+class Answer:
+    """A class as those of pydantic, whose validator refuses what its schema allows."""
+
+    @classmethod
+    def model_json_schema(cls):
+        return {"enum": ["yes", "no"]}
+
+    @classmethod
+    def model_validate_json(cls, text):
+        if json.loads(text) == "no":
+            raise ValueError(text)
+        return cls()
+
+
+def test_response_formats_are_constraints_and_completions_have_values():
+    model, tokenizer = networks()["random"]
+    decode = functools.partial(
+        decoding_jax.generate, model, tokenizer, strategy="sample", key=jax.random.key(1)
+    )
+    asked = {
+        "type": "json_schema",
+        "json_schema": {"name": "a", "schema": {"enum": [1, None, "é"]}},
+    }
+    for row in decode(["x"] * 8, response_format=asked, max_new_tokens=8):
+        assert row[0].finished
+        assert row[0].parsed == json.loads(row[0].text)
+    rows = decode(["x"] * 8, response_format=Answer, max_new_tokens=8)
+    assert {row[0].text for row in rows} == {'"yes"', '"no"'}
+    for [one] in rows:
+        assert isinstance(one.parsed, Answer) == (one.text == '"yes"')
+    for [cut] in decode(["x"] * 8, response_format={"const": "abcdefghijklm"}, max_new_tokens=8):
+        assert not cut.finished
+        assert cut.parsed is None
+    for bad, words in (
+        (3, "response_format: expected a class of pydantic"),
+        ({"type": "json_object", "schema": {}}, "expected nothing beside type, got"),
+        ({"type": "json_schema", "schema": {}}, "json_schema: expected an object with a schema"),
+        ({"type": "teddy"}, "schema.type: expected one of null"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            decode(["x"], response_format=bad)
 
 
 def test_a_constraint_needs_a_strategy_with_a_transform():

@@ -1,0 +1,86 @@
+"""The formats of answers that clients of chat services ask for, as constraints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from decoding_jax import fields
+from decoding_jax.constraints.made import json_schema
+from decoding_jax.text.response_formats import ResponseFormat, made_by
+from decoding_jax.text.tokenizers import Tokenizer
+
+MAX_DEPTH = 8
+"""How many values of one schema may be within each other."""
+
+_EXPECTED = (
+    'a class of pydantic, a JSON Schema, or a dict of the "type" json_schema, json_object or text'
+)
+
+
+@made_by
+def response_format(asked: Any, tokenizer: Tokenizer, vocab_size: int) -> ResponseFormat:
+    """The format of answers, for ``generate``.
+
+    Args:
+      asked: a class with ``model_json_schema`` and ``model_validate_json``, such as those of
+        pydantic; a JSON Schema as a dict; or, as clients of chat services write it,
+        ``{"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}``,
+        ``{"type": "json_object"}`` or ``{"type": "text"}``.
+      tokenizer, vocab_size: as for ``json_schema``.
+
+    Raises:
+      ValueError: in one line, for anything else, and as ``json_schema``.
+
+    Example:
+      >>> from decoding_jax.text import ByteTokenizer
+      >>> schema = {"type": "json_schema", "json_schema": {"schema": {"type": "integer"}}}
+      >>> made = response_format(schema, ByteTokenizer(), 259)
+      >>> made.parsed("12")
+      12
+    """
+    if isinstance(asked, type) and hasattr(asked, "model_validate_json"):
+        return ResponseFormat(_constraint(asked, tokenizer, vocab_size), _reader(asked))
+    if not isinstance(asked, Mapping):
+        raise fields.error("response_format", _EXPECTED, asked)
+    kind, known = asked.get("type"), {"type"}
+    schema: Any = asked
+    if kind == "text":
+        schema = None
+    elif kind == "json_object":
+        schema = {"type": "object"}
+    elif kind == "json_schema":
+        known.add("json_schema")
+        schema = _inner(asked.get("json_schema"))
+    else:
+        known.update(asked)
+    if others := sorted(asked.keys() - known, key=str):
+        raise fields.error("response_format", f"nothing beside {', '.join(sorted(known))}", others)
+    if schema is None:
+        return ResponseFormat(None, lambda text: None)
+    return ResponseFormat(_constraint(schema, tokenizer, vocab_size), json.loads)
+
+
+def _inner(asked: Any) -> Any:
+    """The schema of ``json_schema``; its name, description and strictness say nothing more."""
+    name = "response_format.json_schema"
+    if not isinstance(asked, Mapping) or "schema" not in asked:
+        raise fields.error(name, "an object with a schema", asked)
+    if others := sorted(asked.keys() - {"name", "description", "schema", "strict"}, key=str):
+        raise fields.error(name, "a name, a description, a schema and strict alone", others)
+    return asked["schema"]
+
+
+def _constraint(schema: Any, tokenizer: Tokenizer, vocab_size: int) -> Any:
+    return json_schema(schema, tokenizer, max_depth=MAX_DEPTH, vocab_size=vocab_size)
+
+
+def _reader(kind: Any) -> Any:
+    def parsed(text: str) -> Any:
+        try:
+            return kind.model_validate_json(text)
+        except ValueError:  # A validator that the schema does not tell of.
+            return None
+
+    return parsed
