@@ -21,11 +21,13 @@ from decoding_jax import Prompt, Stop, constraints, infer, strategies, transform
 from decoding_jax.models import GPT2, GPT2Config
 from decoding_jax.shell import command
 from decoding_jax.testing import TableLM, chi_square, log_probs
+from decoding_jax.text import ByteTokenizer, response_formats
 from decoding_jax.text.stop_strings import check_constraint
 
 # Seven texts, among them an empty one and parts of "é"; token 7 ends a text.
 TOKENIZER = Pieces(["a", "b", "ab", b"\xc3", b"\xa9", "é", ""])
 PATTERN = "(ab|é){1,2}b?|a"
+TEXTS = ByteTokenizer()
 MODEL = TableLM.random(jax.random.key(3), 8)
 PROMPT = Prompt(jnp.array([[1, 2, 3], [4, 0, 0]], jnp.int32), jnp.array([3, 1]))
 CONSTRAINT = constraints.regex(PATTERN, TOKENIZER)
@@ -347,31 +349,38 @@ class Answer:
 
 def test_response_formats_are_constraints_and_completions_have_values():
     model, tokenizer = networks()["random"]
-    decode = functools.partial(
-        decoding_jax.generate, model, tokenizer, strategy="sample", key=jax.random.key(1)
+    rows = decoding_jax.generate(
+        *(model, tokenizer, ["x"] * 8),
+        strategy="sample",
+        key=jax.random.key(1),
+        response_format=Answer,
+        max_new_tokens=8,
     )
-    asked = {
-        "type": "json_schema",
-        "json_schema": {"name": "a", "schema": {"enum": [1, None, "é"]}},
-    }
-    for row in decode(["x"] * 8, response_format=asked, max_new_tokens=8):
-        assert row[0].finished
-        assert row[0].parsed == json.loads(row[0].text)
-    rows = decode(["x"] * 8, response_format=Answer, max_new_tokens=8)
-    assert {row[0].text for row in rows} == {'"yes"', '"no"'}
+    assert {row[0].text for row in rows if row[0].finished} == {'"yes"', '"no"'}
     for [one] in rows:
-        assert isinstance(one.parsed, Answer) == (one.text == '"yes"')
-    for [cut] in decode(["x"] * 8, response_format={"const": "abcdefghijklm"}, max_new_tokens=8):
-        assert not cut.finished
-        assert cut.parsed is None
+        assert isinstance(one.parsed, Answer) == (one.finished and one.text == '"yes"')
+
+
+def test_response_formats_are_those_of_clients():
+    schema = {"enum": [1, "é"]}
+    wrapped = {
+        "type": "json_schema",
+        "json_schema": {"name": "a", "strict": True, "schema": schema},
+    }
+    made = [response_formats.of(asked, TEXTS, 259) for asked in (schema, wrapped)]
+    same = jax.tree.map(np.array_equal, *(one.constraint for one in made))
+    assert all(jax.tree.leaves(same))
+    assert [one.parsed('"é"') for one in made] == ["é", "é"]
+    assert response_formats.of({"type": "text"}, TEXTS, 259).constraint is None
     for bad, words in (
         (3, "response_format: expected a class of pydantic"),
         ({"type": "json_object", "schema": {}}, "expected nothing beside type, got"),
-        ({"type": "json_schema", "schema": {}}, "json_schema: expected an object with a schema"),
+        ({"type": "json_schema"}, "json_schema: expected an object with a schema, got None"),
+        ({"type": "json_schema", "json_schema": {"schema": {}, "x": 1}}, "alone, got"),
         ({"type": "teddy"}, "schema.type: expected one of null"),
     ):
         with pytest.raises(ValueError, match=words):
-            decode(["x"], response_format=bad)
+            response_formats.of(bad, TEXTS, 259)
 
 
 def test_a_constraint_needs_a_strategy_with_a_transform():
