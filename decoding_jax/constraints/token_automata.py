@@ -151,33 +151,47 @@ class Classes:
 
     def finished(self) -> tuple[np.ndarray, np.ndarray]:
         """The class of each text and of an empty one, and int32 ``[states, C]``, their codes."""
-        state, text, code = np.concatenate([np.zeros((3, 0), np.int64), *self._single], axis=1)
-        seed = 0
-        while True:
-            mixed = np.zeros(self._count + 1, np.uint64)
-            np.add.at(mixed, text, _mixed(state, code, seed))
-            for texts, states, codes in self._shared:
-                mixed[texts] += _mixed(states, codes, seed).sum(dtype=np.uint64)
-            first, number = distinct(mixed.view(np.int64)[:, None])
-            table = np.full((self._states, len(first)), -1, np.int32)
-            table[state, number[text]] = code
-            met = np.zeros(len(first), bool)
-            places = []
-            for texts, states, codes in self._shared:
-                met[:] = False
-                met[number[texts]] = True
-                places.append(np.flatnonzero(met))
-                table[states[:, None], places[-1]] = codes[:, None]
-            # Sums of different codes may be equal, which is next to impossible.
-            is_same = (table[state, number[text]] == code).all()
-            edges = len(state)
-            for (texts, states, codes), columns in zip(self._shared, places, strict=True):
-                is_same &= (table[states[:, None], columns] == codes[:, None]).all()
-                edges += len(texts) * len(states)
-            sizes = np.bincount(number, minlength=len(first))
-            if is_same and edges == ((table != -1).sum(axis=0) * sizes).sum():
+        for seed in range(8):
+            number, table = self._tabled(seed)
+            if self._is_whole(number, table):
                 return number, table
-            seed += 1
+        raise RuntimeError("two texts lead from a state by one path")
+
+    def _tabled(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Classes of texts with the same sum of random numbers, one for each state and code."""
+        state, text, code = self._pairs()
+        mixed = np.zeros(self._count + 1, np.uint64)
+        np.add.at(mixed, text, _mixed(state, code, seed))
+        for texts, states, codes in self._shared:
+            mixed[texts] += _mixed(states, codes, seed).sum(dtype=np.uint64)
+        first, number = distinct(mixed.view(np.int64)[:, None])
+        table = np.full((self._states, len(first)), -1, np.int32)
+        table[state, number[text]] = code
+        for texts, states, codes in self._shared:
+            table[states[:, None], _met(number[texts], len(first))] = codes[:, None]
+        return number, table
+
+    def _is_whole(self, number: np.ndarray, table: np.ndarray) -> bool:
+        """Whether a table has all codes and no others: sums of different ones may be equal."""
+        state, text, code = self._pairs()
+        is_same = bool((table[state, number[text]] == code).all())
+        edges = len(state)
+        for texts, states, codes in self._shared:
+            columns = _met(number[texts], table.shape[1])
+            is_same &= bool((table[states[:, None], columns] == codes[:, None]).all())
+            edges += len(texts) * len(states)
+        sizes = np.bincount(number, minlength=table.shape[1])
+        return is_same and edges == int(((table != -1).sum(axis=0) * sizes).sum())
+
+    def _pairs(self) -> np.ndarray:
+        return np.concatenate([np.zeros((3, 0), np.int64), *self._single], axis=1)
+
+
+def _met(numbers: np.ndarray, count: int) -> np.ndarray:
+    """The different numbers, which are below a count."""
+    met = np.zeros(count, bool)
+    met[numbers] = True
+    return np.flatnonzero(met)
 
 
 def _mixed(state: np.ndarray, code: np.ndarray, seed: int) -> np.ndarray:

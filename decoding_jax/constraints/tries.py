@@ -17,7 +17,7 @@ import numpy as np
 
 _FEW = 64  # texts, which are followed one by one
 _WIDE = 32  # bytes that may follow a place, from which texts are followed as sets
-_MOST_KEPT = 1 << 14  # steps of sets that a trie remembers
+_MOST_KEPT = 1 << 22  # nodes of all sets that a trie remembers
 
 
 class Steps(Protocol):
@@ -124,6 +124,7 @@ class Trie:
         self._sets: dict[bytes, NodeSet] = {}
         self._steps: dict[tuple[int, bytes, bool], NodeSet] = {}
         self._count = itertools.count()  # of the sets that there have been
+        self._held = 0  # nodes of sets that are remembered
 
     def places(self, texts: Sequence[bytes]) -> np.ndarray:
         """Where each text is among the different ones, which an empty text comes after."""
@@ -135,13 +136,15 @@ class Trie:
         key = nodes.tobytes()
         if key not in self._sets:
             self._sets[key] = NodeSet(self, nodes, next(self._count))
+            self._held += len(nodes) + len(self._sets[key].children)
         return self._sets[key]
 
     def after(self, some: NodeSet, mask: np.ndarray, repeat: bool = False) -> NodeSet:
         """The nodes after some bytes of a mask ``[256]``: one, or as many as there are."""
-        if len(self._steps) > _MOST_KEPT:
+        if self._held > _MOST_KEPT:
             self._steps.clear()
             self._sets.clear()
+            self._held = 0
         key = some.number, mask.tobytes(), repeat
         if key not in self._steps:
             if not repeat:
@@ -155,6 +158,7 @@ class Trie:
                     nodes = nodes[mask[self.byte[nodes]]]
                 found = self.set_of(np.sort(np.concatenate(parts)))
             self._steps[key] = found
+            self._held += 16  # for the step itself
         return self._steps[key]
 
 
