@@ -11,7 +11,7 @@ import pytest
 from languages import PATTERNS, SCHEMAS, TOKENIZERS, Pieces, tables, walk
 
 from decoding_jax import constraints
-from decoding_jax.constraints import automata, json_texts, token_automata
+from decoding_jax.constraints import automata, json_texts, token_automata, tries
 
 
 def accepted(made, tokens):
@@ -271,3 +271,25 @@ def test_bad_arguments_get_one_line(make, words):
     with pytest.raises(ValueError, match=re.escape(words)) as caught:
         make(Pieces(["a", "b"]))
     assert "\n" not in str(caught.value)
+
+
+def test_texts_of_a_trie_are_followed_from_all_states(monkeypatch):
+    """Beside each text alone; states of many bytes, with few texts and small sets, are as large."""
+    monkeypatch.setattr(tries, "_FEW", 3)
+    monkeypatch.setattr(tries, "_WIDE", 4)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        texts = [bytes(rng.integers(97, 103, rng.integers(1, 7)).tolist()) for _ in range(120)]
+        table = np.full((9, 256), -1, np.int32)
+        table[:, 97:103] = rng.integers(-1, 9, (9, 6))
+        table[:3, 98:103] = [[0] * 5, [1] * 5, [5] * 5]  # within a string, and one that counts
+        trie = tries.Trie([*texts, b""])
+        states = np.array([0, 1, 2, 4, 8])
+        places = trie.places([*texts, b""])
+        number, found = token_automata._classes(table, trie, places, states)
+        for text, column in zip([*texts, b""], number, strict=True):
+            for state, after in zip(states.tolist(), found[:, column].tolist(), strict=True):
+                for byte in text:
+                    state = table[state, byte] if state >= 0 else -1
+                assert after == (state if text else -1)
+        assert len(np.unique(found, axis=1).T) == found.shape[1]
