@@ -88,7 +88,7 @@ class _Runs:
         """A byte of each class of bytes that do the same to a state, and the class of each byte."""
         rows = self.machine.rows(state)
         number: dict[tuple[int, ...], int] = {}
-        first = []
+        first: list[int] = []
         column = np.empty(len(rows[0]), np.int64)
         for i, targets in enumerate(zip(*rows, strict=True)):
             if max(targets) < 0:
