@@ -79,7 +79,7 @@ def measured(cases: Sequence[dict[str, Any]], file: Path, args: argparse.Namespa
 
     What is found of each is a line of a file; those that are there already are not taken again.
     """
-    tokens = vocabulary(args.gpt2)[1] if args.gpt2 else None
+    tokens: Any = vocabulary(args.gpt2)[1] if args.gpt2 else None
     if tokens is not None:
         constraints.choice(["a"], tokens)  # The texts of tokens are sorted once.
     known = (
