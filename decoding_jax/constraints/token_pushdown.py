@@ -180,6 +180,8 @@ class _Tables:
                         asking.add(self._runs.places[place][0])
                     else:
                         found[self._runs.places[place][0]] = None
+                if len(found) > _MOST_STATES:
+                    raise AmbiguousError
             asking |= self._answer(asking)
             found |= dict.fromkeys(sorted(self._begun()))
         return sorted(found)
