@@ -133,8 +133,8 @@ def test_completions_read_what_stands():
         jnp.array([[True, False]]),
     )
     [[first, second]] = completions(TOKENIZER, output, 1)
-    assert first == ("hi", [107, 108, 1], -1.5, -1.5, True, None, None, None)
-    assert second == ("h", [107], -0.5, -0.5, False, None, None, None)
+    assert first == ("hi", [107, 108, 1], -1.5, -1.5, True, None, None, None, None)
+    assert second == ("h", [107], -0.5, -0.5, False, None, None, None, None)
 
 
 @pytest.mark.parametrize(
