@@ -469,6 +469,7 @@ def test_a_block_is_no_longer_than_the_head_was_trained_for():
 
 
 @pytest.mark.parametrize("name", tiers.values("authors", exhaustive=["multi_token"]))
+@pytest.mark.exhaustive
 def test_other_weights_compile_nothing_again(name):
     run = decoding_jax.speculative_sample
     settings = {"max_new_tokens": 9, "num_draft_tokens": 3, "verifier": "greedy"}

@@ -270,6 +270,7 @@ def test_a_stream_ends_with_the_result_of_run():
         assert (np.where(real, early.tokens - late.tokens, 0) == 0).all()
 
 
+@pytest.mark.exhaustive
 def test_settings_that_are_leaves_do_not_retrace():
     function = decoding_jax.speculative_sample
     run(stop=stop_at(1))

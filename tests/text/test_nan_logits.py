@@ -95,6 +95,7 @@ def test_a_row_that_is_nan_from_the_start_has_no_number_and_reaches_no_other(nam
 
 
 @pytest.mark.parametrize("name", tiers.strategies(SETTINGS))
+@pytest.mark.exhaustive
 def test_a_sequence_ends_where_its_logits_are_nan_and_ranks_last(name):
     """Every other sequence has its number, and no sequence goes on after a token 5."""
     got = decode(name, "LATER")

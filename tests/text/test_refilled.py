@@ -104,6 +104,7 @@ def test_a_second_call_compiles_nothing(run, name):
     assert first != other[::-1]
 
 
+@pytest.mark.exhaustive
 def test_counts_are_those_of_the_text(run):
     """The model's calls for a text end with its own last token."""
     for row in run("sample"):
