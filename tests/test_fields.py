@@ -170,7 +170,7 @@ def test_values_of_numpy_and_jax_are_taken_as_those_of_python():
     assert type(made.early_stopping) is str
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_drafter_in_an_object_is_bound_by_generate():
     model, tokenizer = decoding_jax.load("translation-en-fr-draft")
     settings = {"num_draft_tokens": 2, "max_new_tokens": 4, "verifier": "greedy"}

@@ -88,7 +88,7 @@ def test_openai_s_names():
     assert "model/h0/attn/c_attn/w" in names
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.filterwarnings("ignore")  # TensorFlow's own
 def test_openai_s_files(tmp_path):
     tensorflow = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")

@@ -4,6 +4,7 @@ import json
 
 import lm_eval
 import pytest
+import tiers
 import tokenizers
 import transformers
 from lm_eval.api.instance import Instance
@@ -186,9 +187,7 @@ def compare(mine, theirs):
             assert one[1] == other[1]
 
 
-@pytest.mark.parametrize(
-    "family", ["gpt2", pytest.param("llama", marks=pytest.mark.release), "gemma2", "t5"]
-)
+@pytest.mark.parametrize("family", tiers.values("gpt2", release=["llama", "gemma2", "t5"]))
 def test_numbers_and_texts_are_those_of_hf(family, directories, tasks):
     """Texts of a seq2seq ``hf`` are longer: it adds the length of the inputs to their limit."""
     directory = str(directories / family)
@@ -227,6 +226,7 @@ def test_edges_are_those_of_hf(directories):
     compare([[one] for one in mine], [[one] for one in theirs.loglikelihood(requests)])
 
 
+@pytest.mark.release
 def test_conversations_and_few_shots_are_those_of_hf(directories, tasks):
     directory = str(directories / "llama")
     settings = {"apply_chat_template": True, "num_fewshot": 1, "fewshot_as_multiturn": True}

@@ -16,7 +16,7 @@ def test_logits_are_those_of_the_small_network(name):
     assert widened.largest_difference(model, wide, tokenizer, rows=1) < 2e-5
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_directory_has_the_model_and_its_tokenizer(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(widened.SHAPES, "124M", widened.Shape(128, 7, 512))
     widened.main(["python-code-draft-deep", "124M", "--out", str(tmp_path)])

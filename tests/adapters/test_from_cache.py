@@ -58,7 +58,7 @@ def test_a_strategy_decodes_what_it_does_on_the_table(name, how):
     assert_same(run(name, model, draft), run(name, TABLE, DRAFT))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     "how",
     [how if how == "blocks" else pytest.param(how, marks=pytest.mark.exhaustive) for how in STEPS],
@@ -97,7 +97,7 @@ def test_a_recurrent_state_is_a_cache():
                 assert state.argmax() == path[i + 1]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_block_longer_than_the_cache_is_decoded_too():
     """Speculation drafts more tokens than there is room for."""
     model = adapted("blocks")

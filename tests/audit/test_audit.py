@@ -225,7 +225,7 @@ def test_what_failed_is_said_in_one_line(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == "t5x: failed with status 1: false 'a b'\n"
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_our_own_rows(tmp_path):
     chosen = [row for row in ROWS if row.project == "decoding_jax" and row.path == "sample"][3:6]
     rows = [dataclasses.replace(row, samples=4000) for row in chosen]

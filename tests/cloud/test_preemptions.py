@@ -5,7 +5,7 @@ import pytest
 from experiments.cloud import preemptions
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_job_that_is_killed_ends_with_the_same_bytes(tmp_path):
     preemptions.prepare(tmp_path)
     whole = preemptions.run_whole(tmp_path, "drawn", processes=(1,))

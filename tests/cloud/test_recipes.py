@@ -20,7 +20,7 @@ def model(tmp_path_factory):
     return directory
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     "recipe",
     [

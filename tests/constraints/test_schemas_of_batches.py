@@ -90,7 +90,7 @@ def check(i, outputs, error):
             jsonschema.validate(json.loads(output["text"]), schema)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_inputs_of_batches_have_schemas_of_their_own():
     """Batches in any order have the job's records; what fits the tables compiles nothing."""
     expected = []

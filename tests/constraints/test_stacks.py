@@ -103,7 +103,7 @@ def check_equal(stacked, unrolled, tokenizer, *, begun, walks=256, length=40):
 DEFAULT = ("schema: any value", "grammar: two that nest")
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     "case",
     tiers.values(*DEFAULT, exhaustive=[case for case in CASES if case not in DEFAULT]),
@@ -217,7 +217,7 @@ PROMPT = Prompt(jnp.array([[1, 2, 3], [4, 0, 0], [2, 2, 0]], jnp.int32), jnp.arr
 SETTINGS = {"max_new_tokens": 7, "stop": Stop(eos_ids=(7,))}
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_rows_have_constraints_of_all_kinds(monkeypatch):
     """A pattern and two stacks in one call: each row is as alone, and nothing is compiled again."""
     nest, _ = both(monkeypatch, "grammar", NEST, SMALL, 3)

@@ -48,7 +48,7 @@ def test_a_batch_is_decoded_as_in_the_job():
         assert list(made) == [expected[i] for i in index]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_outputs_have_the_figures_that_the_job_gives():
     wanted = {"with_num_tokens": True, "with_token_log_probs": True, "with_top_tokens": 2}
     expected = []
@@ -64,7 +64,7 @@ def test_outputs_have_the_figures_that_the_job_gives():
             assert "tokens" not in output
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_outputs_have_the_info_of_the_strategy():
     drafts = functools.partial(
         decoding_jax.speculative_sample, num_draft_tokens=2, max_new_tokens=4

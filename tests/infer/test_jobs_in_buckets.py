@@ -55,7 +55,7 @@ def test_a_job_ends_with_the_bytes_of_one_on_a_disk(run, bucket, tmp_path):
     assert gzip.decompress(path.read_bytes()) == (tmp_path / "out.jsonl").read_bytes()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_job_stopped_at_any_moment_ends_with_the_same_bytes(run, gs, tmp_path, monkeypatch):
     """Each of the manifest, three shards and the summary is sent or not when the job ends."""
     whole = run(tmp_path, "out")

@@ -151,7 +151,7 @@ def end(jobs):
     return [job.returncode for job in jobs], printed
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_mesh_of_two_processes_decodes_as_one_device(folder, tmp_path):
     """One of them is killed; the other one ends by itself, and both are started again."""
     out = tmp_path / "two"

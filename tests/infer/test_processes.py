@@ -87,7 +87,7 @@ def test_a_job_ended_by_sigkill_ends_with_the_same_bytes(start, argv, tmp_path, 
     assert len(files_of(tmp_path / "whole")) == 151
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_processes_of_one_job_share_its_directory(start, argv, tmp_path):
     with socket.socket() as free:
         free.bind(("localhost", 0))

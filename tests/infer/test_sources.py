@@ -156,7 +156,7 @@ def test_a_seqio_mixture_by_its_interface(monkeypatch):
         SeqioTask("a", feature="targets")
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_seqio_task():
     import seqio
     import tensorflow as tf

@@ -82,7 +82,7 @@ def test_transforms_are_of_32_bits_and_have_no_product(transform: Any) -> None:
             check_types(jax.make_jaxpr(lambda t, call=call: call(t)[:5])(transform))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     "name", ["t5", *(pytest.param(x, marks=pytest.mark.exhaustive) for x in ("gpt2", "llama"))]
 )
@@ -100,6 +100,7 @@ def test_programs_of_networks_are_of_32_bits(name: str) -> None:
         pytest.param((), marks=pytest.mark.release, id="all"),
     ],
 )
+@pytest.mark.release
 def test_tokens_are_the_same_with_64_bits_and_strict_promotion(
     names: tuple[str, ...], tmp_path: Path
 ) -> None:

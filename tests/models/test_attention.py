@@ -67,7 +67,7 @@ def test_a_chunked_part_alone():
     np.testing.assert_allclose(got, attend(query, [part], 1.0), atol=1e-5)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_short_part_is_read_at_once():
     prompt, part = parts(100, jnp.float32, False, 7)
     query = jax.random.normal(jax.random.key(9), (B, W, H, G, T, D))

@@ -163,7 +163,7 @@ def test_its_gradient_is_that_of_the_definition():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), got, want)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize("axes", [(8, 1), (2, 4), (1, 8)])
 def test_each_device_has_its_own_rows_and_heads(axes):
     query, parts = step_of_decoding(8, 2, 4, 2, 1, 16, 20, 30)
@@ -187,7 +187,7 @@ CONFIGS = {
 }  # fmt: skip
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize("family", tiers.of_table(CONFIGS, exhaustive=["llama"]))
 def test_a_network_decodes_the_same(family):
     cls, config = CONFIGS[family]
@@ -228,7 +228,7 @@ def for_gpus(run, *args):
         return run.trace(*args).lower(lowering_platforms=("cuda",))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_gpus_get_the_kernel_and_products_of_eight_rows(monkeypatch):
     cls, config = CONFIGS["llama"]
     config = dataclasses.replace(config, dtype="bfloat16")

@@ -130,7 +130,7 @@ def index_of(tokens):
 OTHERS = ["guided", "guided, one negative", "mixture by row", "product", "of a guided one"]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize("name", tiers.of_table(CASES, exhaustive=OTHERS))
 def test_the_beams_of_all_texts_have_the_formulas_log_probs(name):
     """Trees: 64 beams hold every text that is not banned."""
@@ -171,7 +171,7 @@ def plain(table, start, text):
     return sum(log_probs(table, [*start, *text[:i]])[text[i]] for i in range(LENGTH))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     "name",
     tiers.values(
@@ -219,7 +219,7 @@ def test_positions_are_those_that_all_parts_have():
         decoding_jax.greedy(model, prompt, max_new_tokens=6)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_other_numbers_do_not_compile_again():
     def run(model):
         return decoding_jax.greedy(model, PROMPT, max_new_tokens=LENGTH)

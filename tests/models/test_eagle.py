@@ -427,7 +427,7 @@ def test_settings_of_a_drafter_are_checked_before_it_is_read():
 PROMPT = Prompt(np.array([[5, 6, 7, 9], [1, 0, 0, 0], [3, 8, 0, 0]]), np.array([4, 1, 2]))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     "name", tiers.values("authors", "dflash", "gemma4_ordered", exhaustive=["multi_token"])
 )
@@ -469,7 +469,7 @@ def test_a_block_is_no_longer_than_the_head_was_trained_for():
 
 
 @pytest.mark.parametrize("name", tiers.values("authors", exhaustive=["multi_token"]))
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_other_weights_compile_nothing_again(name):
     run = decoding_jax.speculative_sample
     settings = {"max_new_tokens": 9, "num_draft_tokens": 3, "verifier": "greedy"}

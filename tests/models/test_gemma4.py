@@ -51,7 +51,7 @@ def test_its_first_layers_give_their_own_outputs(count: int) -> None:
     np.testing.assert_allclose(first.hidden, want, atol=1e-5)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     "kind", tiers.values("in chunks", exhaustive=["shared prefix", "reproducible"])
 )

@@ -1,5 +1,6 @@
 """Adapters of PEFT, beside ``peft`` on random weights."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import tiers
 from safetensors.numpy import load_file, save_file
 from tiny_transformers import network
 
@@ -67,9 +69,7 @@ def logits_of_peft(family: str, model: Any) -> np.ndarray:
         return model(input_ids=torch.tensor(TOKENS)).logits[0, [1, 5]].numpy()
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("family", LAYERS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("family", "kind"), tiers.combinations(itertools.product(LAYERS, KINDS)))
 def test_a_merged_model_is_that_of_peft(family: str, kind: str, tmp_path: Path) -> None:
     """From both directories, and from that of the adapter alone."""
     theirs = adapted(family, tmp_path, **KINDS[kind])

@@ -130,7 +130,7 @@ def test_one_row_one_lane_one_slot(name: str) -> None:
     np.testing.assert_allclose(got.logits, want.logits, atol=1e-5)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.optimized
 @pytest.mark.parametrize(
     "name",

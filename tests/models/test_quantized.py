@@ -77,7 +77,7 @@ DEFAULT = ("llama3", "gpt2", "t5")
 OWN = ("bart", "gemma3", "gemma4", "gpt_neox", "t5gemma")
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("family", "weights"),
     tiers.combinations(

@@ -122,7 +122,7 @@ def test_rows_have_the_same_bits_in_every_batch(name, strategy, dtype):
         check(want, decode(model, strategy, rows, width, **settings))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_loop_over_groups_is_no_part_of_a_model_by_itself():
     """Without the setting, nothing changes; it is of the network, wherever that is."""
     model = network("llama")

@@ -55,7 +55,7 @@ def run(model):
     return [x.logits for x in (first, in_place, at_own_slots, tree)]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     "name",
     tiers.values("llama", exhaustive=["t5_biases_per_layer"], release=["gpt2", "t5", "t5_decoder"]),

@@ -155,7 +155,7 @@ def test_refusals(binding, words, monkeypatch, capsys, tmp_path):
     assert words in capsys.readouterr().err
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_the_quick_form(tmp_path, monkeypatch, capsys):
     for package in ("matplotlib", "sacrebleu", "rouge_score"):
         pytest.importorskip(package, reason=f"{package} is not installed")

@@ -171,7 +171,7 @@ def test_a_mesh_with_automatic_axes_and_none_in_context():
         assert output.tokens.sharding.mesh == place
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_inside_of_a_jit_with_explicit_axes():
     mesh = jax.make_mesh((2, 4), ("data", "model"))
     model = sharding.shard(llama(), mesh)
@@ -186,7 +186,7 @@ def test_inside_of_a_jit_with_explicit_axes():
         np.testing.assert_array_equal(jax.device_get(lengths(model)), np.full((4, 1), 4))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_stream_on_a_mesh():
     mesh = jax.make_mesh((2, 4), ("data", "model"))
     *_, expected = dj.loop.stream(dj.greedy, llama(), PROMPT, max_new_tokens=3)

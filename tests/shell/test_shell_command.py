@@ -71,7 +71,7 @@ def test_one_completion_is_printed_once_as_it_grows(capsys):
     assert out == f"[1] 12\n{want.text}\n    log-prob {want.log_prob:.2f}{ending}\n\n"
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_beams_are_not_counted_as_draws(capsys):
     assert "drawn" not in run(capsys, "--strategy", "beam_search")[1]
     assert " drawn " in run(capsys, "--strategy", "sample", "--num_samples", "2")[1]
@@ -117,7 +117,7 @@ def test_an_output_that_has_few_characters_gets_the_others_as_escapes(monkeypatc
         assert out.errors == "strict"
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("name", "platform"), [("decoding_jax", "cuda"), ("decoding_jax.infer", "nowhere")]
 )
@@ -138,7 +138,7 @@ def test_a_platform_that_is_not_there_is_one_line(name, platform):
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_stop_strings_and_lookups(capsys, tmp_path):
     settings = {"max_new_tokens": 5, "stop_strings": ["2", "5"]}
     [[want]] = decoding_jax.generate(TABLE, Digits(), ["12"], **settings)
@@ -210,7 +210,7 @@ RELEASE = (
 )
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     "name",
     tiers.of_table(STRATEGIES, exhaustive=EXHAUSTIVE, release=RELEASE),

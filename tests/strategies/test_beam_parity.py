@@ -125,7 +125,7 @@ def test_fewer_returned(pair):
     check(output, *transformers_search(reference, ends, num_return_sequences=2, length_penalty=1.0))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_beam_sample_given_the_same_noise(pair, monkeypatch):
     """Both libraries draw candidates by their scores plus the same given noise.
 

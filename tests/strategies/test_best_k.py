@@ -237,7 +237,7 @@ def test_a_row_alone_is_the_row_in_its_batch():
             assert getattr(alone.info, name)[0] == getattr(whole.info, name)[row]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_stream_ends_with_what_run_gives():
     stop = Stop(0)
     whole = best_k_search(MODEL, PROMPT, stop=stop, decay=0.0, **SEARCH)
@@ -248,7 +248,7 @@ def test_stream_ends_with_what_run_gives():
     assert all((a.info.completed <= b.info.completed).all() for a, b in itertools.pairwise(parts))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_pruning_changes_nothing_while_the_frontier_holds_the_budget():
     model = TableLM.random(jax.random.key(3), V, sharpness=0.3)
     sizes = {**SEARCH, "gamma": 0.0, "budget": 20, "num_return": 8}

@@ -85,7 +85,7 @@ def test_nothing_that_gamma_admits_is_cut():
 ALL = {"k": 2, "num_return": "all", "max_new_tokens": L, "stop": Stop(0)}
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_all_returns_every_sequence_if_the_budget_suffices():
     output = best_k_search(MODEL, PROMPT, gamma=0.0, budget=41, **ALL)
     for row in range(ROWS):

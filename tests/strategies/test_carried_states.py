@@ -99,7 +99,7 @@ def test_a_strategy_decodes_what_it_decodes_without_them(name):
 STACKS = ("best_k_search", "conditional_sample", "speculative_sample, drafts")
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     "name",
     tiers.values(

@@ -103,7 +103,7 @@ def test_codes_are_those_of_the_conditional(name):
     assert output.info.complete.all()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_rows_do_not_see_each_other_and_faults_are_marked():
     """Rows in another order; too many texts, none, no room for any, and NaN logits."""
     batch = run(language=LIST)

@@ -190,7 +190,7 @@ def run(verifier, drafter=DRAFT, **settings):
     )
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     "name",
     [

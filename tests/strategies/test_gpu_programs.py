@@ -119,11 +119,9 @@ def pieces(end: Node) -> int:
 
 NAMES = tiers.values(
     *("greedy", "sample, top-k and top-p", "best_k_search"),
-    exhaustive=[
+    release=[
         *("arithmetic_sample", "beam_search", "contrastive_search", "constrained_beam_search"),
         *("conditional_sample", "smc_sample", "speculative_sample"),
-    ],
-    release=[
         *("sample", "beam_sample", "best_first_search", "diverse_beam_search"),
         *("stochastic_beam_search", "metropolis_sample", "power_sample"),
     ],
@@ -187,7 +185,7 @@ def test_a_step_does_not_wait_for_the_host(name: str) -> None:
     "name",
     tiers.values(
         "greedy",
-        exhaustive=["beam_search", "best_k_search", "contrastive_search", "speculative_sample"],
+        release=["beam_search", "best_k_search", "contrastive_search", "speculative_sample"],
     ),
 )
 def test_a_constraint_adds_no_wait(name: str) -> None:
@@ -197,7 +195,7 @@ def test_a_constraint_adds_no_wait(name: str) -> None:
     assert (kind, [kind for kind, _ in step]) == ("while", WAITS.get(name, []))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_the_branches_of_gpus_decode_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model, key = TableLM.random(jax.random.key(0), 50), jax.random.key(1)
     prompt = Prompt(np.array([[1, 2], [3, 0]], np.int32), np.array([2, 1], np.int32))

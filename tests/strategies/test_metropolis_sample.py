@@ -92,7 +92,7 @@ def total_variation(row, num_steps, block):
     return np.abs(distribution(row, num_steps, block)[1] - target(row)).sum() / 2
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_chains_follow_their_law_and_more_steps_come_closer_to_the_target():
     """2,000 rows of two chains for each prompt, two steps a block: chi-square at level 0.001.
 

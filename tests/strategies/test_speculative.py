@@ -141,7 +141,7 @@ def test_a_draft_that_is_its_target_takes_the_fewest_calls(verifier, size):
     assert (got.info.emitted == LENGTH - 1).all()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     "case", tiers.values((3, 1), exhaustive=[(8, 1), (2, 2)], release=[(1, 1), (2, 1), (3, 3)])
 )
@@ -156,7 +156,7 @@ def test_a_head_that_predicts_its_target_takes_the_fewest_calls(case):
     assert (got.info.emitted == LENGTH - 1).all()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     "case",
     tiers.values((2, 3, 1), exhaustive=[(3, 5, 1)], release=[(1, 3, 1), (3, 3, 1), (3, 2, 2)]),
@@ -182,7 +182,7 @@ def test_blocks_that_predict_their_target_take_the_fewest_calls(case):
     assert got.info.acceptance_rate == 1
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     "settings",
     tiers.values(
@@ -301,7 +301,7 @@ def test_no_token_allowed_and_no_token_asked_for():
     assert same_bits(part.tokens[1], run().tokens[1])
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_context_that_is_full_takes_one_more_token():
     small = dataclasses.replace(MODEL, max_positions=4)
     full = run("greedy", model=small, drafter=small, max_new_tokens=2, num_samples=1)

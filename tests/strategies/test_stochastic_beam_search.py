@@ -89,7 +89,7 @@ def test_pairs_follow_the_ordered_distribution_without_replacement(distribution,
     assert stats.chisquare(got, want * got.sum() / want.sum()).pvalue > LEVEL
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_estimators(distribution, drawn):
     """Unbiased within 3.3 standard errors (level 0.001).
 
@@ -120,7 +120,7 @@ def test_estimators(distribution, drawn):
     assert rms_error(12) < rms_error(6) < rms_error(2)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_the_whole_support_gives_exact_expectations(distribution):
     output = search(3, 40)
     exists = np.asarray(output.score) > -np.inf

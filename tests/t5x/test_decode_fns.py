@@ -58,7 +58,7 @@ def test_greedy_texts_scores_and_order(scanned, prefilled):
         np.testing.assert_allclose(scores[row, 0], log_probs(network, row, text).sum(), rtol=1e-5)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("fn", "rescaled"),
     [(decode_fns.temperature_sample, True), (decode_fns.arithmetic_sample, False)],

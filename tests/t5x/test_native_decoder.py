@@ -195,7 +195,7 @@ def test_callbacks_have_the_same_effect_as_on_a_t5x_network(name, rescaled):
     assert forced <= {4, 2}
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_first_logits_may_differ_between_lanes():
     """A callback allows each of 3 lanes another first token."""
 

@@ -216,7 +216,7 @@ def test_a_draft_sees_the_prompt_as_its_decoder_does(tmp_path):
     assert target_calls(model, drafts.bind(drafter, model), prompt) == math.ceil(8 / 4)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     "settings",
     tiers.values(

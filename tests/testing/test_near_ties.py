@@ -43,7 +43,7 @@ def test_margins_are_within_what_the_error_explains(error):
         assert all(0 <= d.margin <= bound for d in differences)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_what_rounding_cannot_explain_has_a_margin():
     """Another key, another model: a tenth of the margins at most is below 0.01."""
     other = TableLM.random(jax.random.key(4), 5)

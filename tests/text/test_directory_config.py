@@ -43,7 +43,7 @@ def test_beams_of_the_file_unless_the_caller_says_otherwise():
         assert tokens(decoding_jax.generate(TABLE, beams, TEXTS, **settings, **otherwise)) == greedy
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_streams_follow_the_file_and_parameters_change_it():
     beams = digits(**BEAMS)
     strategy = {"strategy": "beam_search", "beam_size": 2, "num_return": 1, "length_penalty": 3.0}
@@ -166,7 +166,7 @@ def test_files_of_another_kind_are_one_line(file, value, message, tmp_path):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_the_start_token_of_a_file_and_of_a_call(tmp_path):
     path = shutil.copytree(embedded()["translation-en-fr-draft"], tmp_path / "model")
     model, tokenizer = decoding_jax.load(path)
@@ -198,7 +198,7 @@ def test_the_start_token_of_a_file_and_of_a_call(tmp_path):
         decoding_jax.generate(TABLE, Digits(), TEXTS, decoder_start_token_id=7)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_samples_of_the_file_need_a_key_alone():
     sampled = digits(do_sample=True, top_k=0, num_return_sequences=2)
     key = jax.random.key(0)

@@ -172,7 +172,7 @@ def test_deterministic_modes_decode_the_same_tokens(family, mode, length, logits
 GUIDED = {"guidance_scale": 1.8, "do_sample": False, "max_new_tokens": 7}
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize("negative", [None, [7, 5, 2]])
 def test_guidance_has_the_scores_of_transformers(negative, pairs):
     model, loaded = pairs["gpt2"]

@@ -113,7 +113,7 @@ def test_a_streamed_text_gets_what_fits():
     assert rows[0][0].tokens == [2, 3]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_function_of_ones_own_gets_the_limit_of_its_texts():
     def greedy(model, prompt, *, max_new_tokens, stop):
         return decoding_jax.greedy(model, prompt, max_new_tokens=max_new_tokens, stop=stop)
@@ -162,7 +162,7 @@ def test_truncated_prompts_keep_their_end_and_the_first_token():
     assert completion.tokens == [6, 0, 1]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_truncated_inputs_keep_their_beginning_and_the_end_token():
     tokenizer = ByteTokenizer()
     ids = tokenizer.encode("good morning")

@@ -63,7 +63,7 @@ def test_a_stream_and_a_config_end_in_time(watch):
     assert tokens(rows) == tokens(pieces.output)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_every_batch_and_every_search_returns_something(watch):
     settings = {"strategy": "beam_search", "beam_size": 2, **SETTINGS}
     rows = decoding_jax.generate(TABLE, Digits(), TEXTS, max_time=1, batch_size=1, **settings)

@@ -95,7 +95,7 @@ def test_a_row_that_is_nan_from_the_start_has_no_number_and_reaches_no_other(nam
 
 
 @pytest.mark.parametrize("name", tiers.strategies(SETTINGS))
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_sequence_ends_where_its_logits_are_nan_and_ranks_last(name):
     """Every other sequence has its number, and no sequence goes on after a token 5."""
     got = decode(name, "LATER")
@@ -195,7 +195,7 @@ OTHERS = (
 )
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     "name", tiers.of_table(SETTINGS, exhaustive=["sample", *MORE], release=OTHERS)
 )
@@ -224,7 +224,7 @@ def test_stream_text_warns_once():
     assert pieces == ["", ""]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     "name", tiers.of_table(SETTINGS, exhaustive=["greedy", "beam_search", *MORE], release=OTHERS)
 )
@@ -315,7 +315,7 @@ def test_t5x_sorts_nan_before_every_number(name):
     assert np.isnan(jax.device_get(call(AT_START))[1][1]).any()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_rescaled_scores_of_t5x_are_nan_too():
     given = {"eos_id": 0, "num_decodes": 1, "rescale_log_probs": True}
     inputs = np.pad(np.asarray(PROMPT.tokens), ((0, 0), (1, LENGTH)))
@@ -347,7 +347,7 @@ def test_a_nan_wins_no_choice():
     assert choice.minimum_bayes_risk(["bad"], utility) == 0
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_mean_of_nan_is_nan():
     assert np.isnan(
         quality.mean(lambda text, _: NAN if text == "bad" else 1.0, ["bad", "a"], ["x"])
@@ -360,7 +360,7 @@ def test_a_mean_of_nan_is_nan():
         assert np.isnan(got).tolist() == [False, True, False]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_scores_of_tokens_are_nan():
     with pytest.warns(NanLogitsWarning):
         made = decoding_jax.generate(

@@ -36,7 +36,7 @@ def test_the_last_item_of_a_stream_is_what_generate_returns():
     assert not any(row[0].text.endswith("\ufffd") for item in early for row in item)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_stream_compiles_nothing_after_its_first_item():
     settings = {"strategy": "sample", "num_samples": 3, "max_new_tokens": 7, "stop": NO_ENDS}
     items = decoding_jax.stream(TABLE, Digits(), TEXTS, key=jax.random.key(0), **settings)
@@ -49,7 +49,7 @@ def test_a_stream_compiles_nothing_after_its_first_item():
     assert [len(c.tokens) for row in last for c in row] == [7] * 6
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_completions_have_the_info_of_their_strategy():
     """Each sequence has its weight and each text its threshold, for any batch size."""
     settings = {"strategy": "stochastic_beam_search", "beam_size": 3, "max_new_tokens": 3}
@@ -111,7 +111,7 @@ def test_greedy_verification_needs_no_key_by_any_door():
     assert direct.tokens[:, 0].tolist() == [row[0].tokens for row in want]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_completions_numbers_are_pythons():
     settings = {"strategy": "speculative_sample", "drafter": TABLE, "num_draft_tokens": 2}
     [[completion]] = decoding_jax.generate(

@@ -20,7 +20,7 @@ def test_phrases_have_no_special_tokens():
     assert not np.isin(constraints.phrases, tokenizer.eos_ids).any()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_completion_contains_its_phrases():
     model = drawn(T5, T5Config(259, 16, 2, 8, 32, 1, 1, dtype="float32"))
     tokenizer = text.ByteTokenizer()

@@ -104,14 +104,14 @@ def test_a_second_call_compiles_nothing(run, name):
     assert first != other[::-1]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_counts_are_those_of_the_text(run):
     """The model's calls for a text end with its own last token."""
     for row in run("sample"):
         assert {c.info.model_calls for c in row} == {max(len(c.tokens) for c in row)}
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_what_cannot_be_refilled_is_decoded_in_batches(monkeypatch):
     def forbidden(*args):
         raise AssertionError

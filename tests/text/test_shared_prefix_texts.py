@@ -55,7 +55,7 @@ def test_tokens_are_those_of_the_whole_text() -> None:
     assert [tokenizer.encode(x) for x in TEXTS] == [plain.encode(PREFIX + x) for x in TEXTS]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_generate_gives_what_whole_texts_give() -> None:
     plain = Words()
     model, tokenizer = share_prefix((MODEL, plain), PREFIX)

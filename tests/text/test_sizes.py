@@ -29,7 +29,7 @@ def test_numbers_of_texts_and_tokens_within_a_size_share_a_program():
     assert decoding_jax.greedy.cache_size() == before + 1
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("name", "settings"),
     [

@@ -55,7 +55,7 @@ def decoded(call, texts=TEXTS, **settings):
     return [[(c.tokens, c.text, c.log_prob, c.score, c.finished) for c in row] for row in found]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize("name", tiers.values(*SHOWN, exhaustive=MORE, release=OTHERS))
 def test_an_object_is_its_name_with_the_same_settings(name):
     """Values of single texts follow them through sorting and batches of two."""
@@ -79,7 +79,7 @@ def test_shuffled_texts_and_settings_give_shuffled_completions(call):
     assert [[c[:2] for c in row] for row in got] == [[c[:2] for c in want[i]] for i in order]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_stream_takes_an_object():
     strategy = made("beam_search", {"max_new_tokens": 5, **CASES["beam_search"]})
     want = decoded(decoding_jax.generate, strategy=strategy)
@@ -91,7 +91,7 @@ def test_a_stream_takes_an_object():
     assert joined == [row[0][1] for row in want]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_the_limit_and_the_end_tokens_are_those_of_a_call_without_any():
     """Without a limit it is 64 tokens, of which a warning tells; the tokenizer ends texts."""
     for settings, cut in (({}, False), ({"stop": Stop(eos_ids=())}, True)):
@@ -149,7 +149,7 @@ class Mine(Greedy):
         return super().step(model, prompt, state)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_an_object_of_ones_own_class():
     want = decoded(decoding_jax.generate, strategy="greedy", max_new_tokens=5)
     bonus = np.arange(5.0)

@@ -64,7 +64,7 @@ def test_each_number_is_the_table_s():
     assert not part.log_prob[:, :, 17:].any()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_text_and_its_prompt_are_read_by_one_call():
     """As by chunks, to the model's last position; texts of a few lengths share one program."""
     model = Llama.init(LlamaConfig(VOCABULARY, 8, 1, 1, 8, 8, 1, max_positions=40), KEY)

@@ -80,7 +80,7 @@ def test_a_temperature_that_overflows_keeps_the_order_and_the_differences():
     np.testing.assert_allclose(got[5], [3e9, 2e9, -inf, 1e9], rtol=1e-6)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 @pytest.mark.parametrize(
     "size",
     [

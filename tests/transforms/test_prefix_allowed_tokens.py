@@ -206,7 +206,7 @@ def test_samples_follow_the_restricted_distribution():
         assert chi_square(counts, np.exp(restricted)).p_value > 1e-3 / 2
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_arithmetic_samples_are_spread_over_the_names():
     output = decoding_jax.arithmetic_sample(
         MODEL, PROMPT, jax.random.key(3), num_samples=64, **SETTINGS

@@ -49,7 +49,7 @@ def p_values(mark, draft=None):
     return [chi_square(count_outcomes(want, half), want.prob).p_value for half in halves]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_text_has_the_distribution_that_it_has_without_a_mark():
     """Averaged over keys: 4,096 texts of each kind, each with its own key; chi-square, level 1e-4.
 
