@@ -81,7 +81,7 @@ def test_refusals(binding, monkeypatch, capsys, tmp_path):
     assert f"{binding[6:].partition('=')[0].lower()}: expected" in capsys.readouterr().err
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_the_quick_form(tmp_path, monkeypatch, capsys):
     """The draft is the target itself, so every drafted token is accepted."""
     for package in ("matplotlib", "sacrebleu"):
