@@ -44,8 +44,8 @@ class DecodingJax(TemplateLM):
         ``"data:2+model:4"``.
       max_length: the number of positions that a text may take, to which longer ones are cut. The
         default is the model's number, or 2,048 for a model without a limit.
-      prefix_token_id: the token that stands before a text without a context. The default is the
-        beginning token that the directory names, or the end token.
+      prefix_token_id: the token on which a text without a context is conditioned. The default is
+        the beginning-of-sequence token that the directory names, or the end token.
       seed: the seed of samples.
       think_end_token: the text that ends a model's thinking; an answer is what follows it.
       enable_thinking: the variable of that name of a chat template, if it is not None.
@@ -110,7 +110,7 @@ class DecodingJax(TemplateLM):
 
     @property
     def prefix_token_id(self) -> int:
-        """The token that stands before a text without a context."""
+        """The token on which a text without a context is conditioned."""
         if self._prefix_token_id is not None:
             return self._prefix_token_id
         named = self._special("bos_token")
@@ -229,10 +229,10 @@ class DecodingJax(TemplateLM):
         if room < 1:
             expected = f"less than the model's {self.max_length} positions"
             raise fields.error("max_gen_toks", expected, count)
-        if not settings["do_sample"]:
-            settings.pop("temperature", None)
         if settings["do_sample"]:
             settings["key"] = jax.random.fold_in(self._key, number)
+        else:
+            settings.pop("temperature", None)
         stops = [text for text in until if text]
         rows = generate(
             self.model,

@@ -23,7 +23,7 @@ from decoding_jax.loop import forms
 from decoding_jax.loop.inputs import check_token_ids
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.text.call import idle_transform
-from decoding_jax.text.completions import with_parsed
+from decoding_jax.text.completions import parse_texts
 from decoding_jax.text.inputs import check_drafter, cut, vocabulary_size
 from decoding_jax.text.stop_strings import (
     check_constraint,
@@ -218,7 +218,7 @@ class ItemDecoder:
             for m, of_input in zip(members, made, strict=True):
                 place, number, _, num_cut = inputs[m]
                 if settings.json_schema is not None or items[place].json_schema is not None:
-                    of_input[:] = [with_parsed(c, self._tokenizer, json.loads) for c in of_input]
+                    parse_texts(of_input, self._tokenizer, json.loads)
                 record = records.decoded(
                     number,
                     items[place].inputs,

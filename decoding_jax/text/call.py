@@ -23,7 +23,7 @@ from decoding_jax.ops.random import row_keys
 from decoding_jax.rows import take_rows
 from decoding_jax.text import generation_config, inputs, limits, response_formats
 from decoding_jax.text.chat import Conversation
-from decoding_jax.text.completions import Completion, completions, context_of, with_parsed
+from decoding_jax.text.completions import Completion, completions, context_of, parse_texts
 from decoding_jax.text.shared_prefix import with_common_prefix
 from decoding_jax.text.stop_strings import (
     StopTexts,
@@ -261,9 +261,8 @@ class TextCall:
         context = None if self.context is None else [self.context[i] for i in members]
         made = completions(self.tokenizer, output, len(members), context, scores)
         if self.format is not None:
-            read = self.format.parsed
             for row in made:
-                row[:] = [with_parsed(one, self.tokenizer, read) for one in row]
+                parse_texts(row, self.tokenizer, self.format.parsed)
         return made
 
 

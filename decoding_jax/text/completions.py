@@ -96,11 +96,11 @@ class NoCompletion(list[Completion]):
         self.reason = reason
 
 
-def with_parsed(one: Completion, tokenizer: Tokenizer, read: Callable[[str], Any]) -> Completion:
-    """A completion with the value of its text, if an end token of the tokenizer has ended it."""
-    if not one.tokens or one.tokens[-1] not in tokenizer.eos_ids:
-        return one
-    return one._replace(parsed=read(one.text))
+def parse_texts(made: list[Completion], tokenizer: Tokenizer, read: Callable[[str], Any]) -> None:
+    """Gives completions their ``parsed``, where an end token of the tokenizer ended the text."""
+    for i, one in enumerate(made):
+        if one.tokens and one.tokens[-1] in tokenizer.eos_ids:
+            made[i] = one._replace(parsed=read(one.text))
 
 
 def context_of(model: Any, ids: Sequence[Sequence[int]]) -> Sequence[Sequence[int]] | None:

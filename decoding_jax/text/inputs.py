@@ -67,12 +67,13 @@ def check_drafter(drafter: Any, tokenizer: Any) -> None:
     if None in libraries:
         return
     mine, theirs = (x.get_vocab(with_added_tokens=False) for x in libraries)
-    for token in sorted(mine.keys() | theirs.keys(), key=lambda t: mine.get(t, theirs.get(t))):
-        if mine.get(token) != theirs.get(token):
-            raise ValueError(
-                f"drafter: expected a model with the target's tokenizer, whose id of {token!r} is "
-                f"{theirs.get(token)}, got one with {mine.get(token)}"
-            )
+    if mine != theirs:
+        different = [t for t in mine.keys() | theirs.keys() if mine.get(t) != theirs.get(t)]
+        token = min(different, key=lambda t: mine.get(t, theirs.get(t)))
+        raise ValueError(
+            f"drafter: expected a model with the target's tokenizer, whose id of {token!r} is "
+            f"{theirs.get(token)}, got one with {mine.get(token)}"
+        )
 
 
 def check_texts(texts: Any) -> None:

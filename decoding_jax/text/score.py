@@ -104,7 +104,7 @@ def score(
       True
     """
     fields.as_switch("progress", progress)
-    if not hasattr(model, "bind") or isinstance(model, type):
+    if not _has_inputs(model):
         check_model(model)
     inputs.check_tokenizer(tokenizer, model)
     batch_size = fields.as_count("batch_size", batch_size)
@@ -179,10 +179,12 @@ def _check(model: Any, pairs: Sequence[_Pair]) -> None:
     """Checks that all ids are of the vocabulary, and that all texts fit into the model."""
     inputs.check_tokens(model, [(*prompt, *tokens) for prompt, tokens in pairs])
     size = inputs.input_positions(model)
-    for i, (prompt, tokens) in enumerate(pairs if size is not None else ()):
+    if size is None:
+        return
+    for i, (prompt, tokens) in enumerate(pairs):
         parts = len(prompt), len(tokens)
         needed = max(parts) if _has_inputs(model) else sum(parts) - 1  # The last is not read.
-        if size is not None and needed > size:
+        if needed > size:
             raise ValueError(
                 f"continuations: expected texts for the model's {size} positions, got {parts[1]} "
                 f"tokens after a prompt of {parts[0]} at index {i}"

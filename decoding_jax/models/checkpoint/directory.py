@@ -59,6 +59,13 @@ def all_of(shape: tuple[int, ...]) -> Index:
     return tuple(slice(0, size) for size in shape)
 
 
+def with_beginning(name: str, changes: Mapping[str, str]) -> str:
+    """The name, with the value of a pattern in the place of a beginning that matches it."""
+    for pattern, value in changes.items():
+        name = re.sub(f"^(?:{pattern})", value, name)
+    return name
+
+
 class Settings:
     """The values of ``config.json`` or of an object in it, with checked types."""
 
@@ -196,12 +203,7 @@ class Tensors:
             itself, without its head, has names without it.
           heads: the tensors of the model that are not within the network, as a pattern.
         """
-        renamed = {}
-        for name in self._file_of:
-            new = name
-            for pattern, value in changes.items():
-                new = re.sub(f"^(?:{pattern})", value, new)
-            renamed[name] = new
+        renamed = {name: with_beginning(name, changes) for name in self._file_of}
         if not any(name.startswith(base) for name in renamed.values()):
             for name, new in renamed.items():
                 renamed[name] = new if re.fullmatch(heads, new) else base + new

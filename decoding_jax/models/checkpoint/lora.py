@@ -22,6 +22,7 @@ from decoding_jax.models.checkpoint.directory import (
     Index,
     Settings,
     Tensors,
+    with_beginning,
 )
 from decoding_jax.storage import StoragePath, model_path
 
@@ -134,12 +135,8 @@ class MergedTensors(Tensors):
     def rename(self, changes: Mapping[str, str], base: str, heads: str) -> None:
         """See ``Tensors.rename``; an adapter's names are those of a whole model."""
         super().rename(changes, base, heads)
-        renamed = {}
-        for name, adapter in self._adapters.items():
-            for pattern, value in changes.items():
-                name = re.sub(f"^(?:{pattern})", value, name)
-            renamed[name] = adapter
-        self._adapters = renamed
+        adapters = self._adapters.items()
+        self._adapters = {with_beginning(name, changes): adapter for name, adapter in adapters}
 
     def slices(self, name: str, shape: tuple[int, ...]) -> Any:
         """See ``Tensors.slices``."""

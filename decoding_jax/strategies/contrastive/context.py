@@ -30,7 +30,7 @@ class States(NamedTuple):
 class Context(NamedTuple):
     """The hidden states of prompts and of new tokens.
 
-    They are two arrays, so that a wider prompt is nothing but padding (``Strategy.widens``).
+    They are two arrays, so that a wider prompt only adds padding (``Strategy.widens``).
 
     Attributes:
       prompt: P places.
