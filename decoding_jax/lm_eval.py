@@ -1,4 +1,4 @@
-"""A model for the Language Model Evaluation Harness; needs the extra ``lm_eval``.
+"""A model for the Language Model Evaluation Harness; needs the extra ``lm-eval``.
 
 The harness (Gao et al. 2024, https://github.com/EleutherAI/lm-evaluation-harness) knows the model
 ``decoding_jax`` once this module is imported. ``python -m decoding_jax.lm_eval`` is its own command
