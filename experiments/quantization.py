@@ -5,8 +5,7 @@
 BLEU of ``translation-en-fr``, greedily, on the held-out sentences, and bits a character of
 ``python-code`` on files of the standard library that it was not trained on, with the weights as
 they are and quantised. Then the quantised form of each model drafts four tokens at a time for the
-model itself, whose sequences stay exact. With ``--page`` the tables of a page are written anew from
-the file of results.
+model itself, whose sequences stay exact.
 """
 
 from __future__ import annotations
@@ -27,13 +26,14 @@ import decoding_jax
 from decoding_jax.models import quantize
 from decoding_jax.text import bind_drafter, default_stop, embedded, encode_batch
 from experiments import code_data, held_out, quick, results
+from experiments.papers.results import table, versions
 from experiments.train_code import bits_per_character
 
 TRANSLATION, CODE = "translation-en-fr", "python-code"
 WEIGHTS = ("none", "int8", "int4", "int4-32")
 DTYPES = ("float32", "bfloat16")
 VERIFIERS = ("greedy", "token")
-NUM_DRAFT_TOKENS = 4
+NUM_DRAFT_TOKENS, INPUTS = 4, 64
 QUICK = {
     "sentences": 2,
     "characters": 2000,
@@ -57,13 +57,17 @@ def bleu(dtype: str, weights: str, sentences: Sequence[held_out.Sentence]) -> fl
     return sacrebleu.corpus_bleu(texts, held_out.columns(list(sentences))).score
 
 
-def bits(dtype: str, weights: str, characters: int | None) -> float:
-    """Bits a character of the held-out files, or of the first ``characters`` of them."""
+def held_out_files(characters: int | None) -> list[code_data.File]:
+    """The held-out files of the standard library, or the beginning of the first one."""
+    _, files = code_data.split(code_data.read_files(Path(sysconfig.get_path("stdlib"))))
+    if characters is None:
+        return files
+    return [files[0]._replace(text=files[0].text[:characters])]
+
+
+def bits(dtype: str, weights: str, files: Sequence[code_data.File]) -> float:
+    """Bits a character of some files."""
     model, _ = load(CODE, dtype, weights)
-    library = Path(sysconfig.get_path("stdlib"))
-    _, files = code_data.split(code_data.read_files(library))
-    if characters is not None:
-        files = [files[0]._replace(text=files[0].text[:characters])]
     encoder = tokenizers.Tokenizer.from_file(str(embedded()[CODE] / "tokenizer.json"))
     tokens = code_data.encode(encoder, files)
     return bits_per_character(model.params, model.config, tokens, sum(len(f.text) for f in files))
@@ -91,27 +95,30 @@ def acceptance(name: str, weights: str, verifier: str, texts: Sequence[str]) -> 
 
 
 def texts_of(name: str, sentences: Sequence[held_out.Sentence]) -> list[str]:
-    """As many inputs of a model as there are sentences, 64 at most."""
-    count = min(len(sentences), 64)
+    """As many inputs of a model as there are sentences, ``INPUTS`` at most."""
+    count = min(len(sentences), INPUTS)
     if name == TRANSLATION:
         return [s.english for s in sentences[:count]]
     with open(held_out.FUNCTIONS, encoding="utf-8") as lines:
         return [json.loads(line)["prompt"] for _, line in zip(range(count), lines, strict=False)]
 
 
-def tables(found: Mapping[str, Any]) -> dict[str, str]:
-    """The tables of a page by their names."""
-    lines = ["| activations | weights | BLEU | bits a character |", "| --- " * 4 + "|"]
+def quality_table(found: Mapping[str, Any]) -> str:
+    """What each form of the weights costs in quality."""
+    rows = []
     for row in found["quality"]:
         weights = f"`{row['weights']}`" if row["weights"] != "none" else row["dtype"]
-        cells = [row["dtype"], weights, f"{row['bleu']:.2f}", f"{row['bits']:.4f}"]
-        lines.append("| " + " | ".join(cells) + " |")
-    drafts = ["| model | draft | verifier | accepted | tokens a call |", "| --- " * 5 + "|"]
+        rows.append([row["dtype"], weights, f"{row['bleu']:.2f}", f"{row['bits']:.4f}"])
+    return table(["activations", "weights", "BLEU", "bits a character"], rows)
+
+
+def drafts_table(found: Mapping[str, Any]) -> str:
+    """How often each draft is accepted."""
+    rows = []
     for row in found["drafts"]:
-        cells = [f"`{row['model']}`", f"its `{row['weights']}` form", f"`{row['verifier']}`"]
-        cells += [f"{row['accepted']:.3f}", f"{row['tokens']:.2f}"]
-        drafts.append("| " + " | ".join(cells) + " |")
-    return {"quality": "\n".join(lines), "drafts": "\n".join(drafts)}
+        names = f"`{row['model']}`", f"its `{row['weights']}` form", f"`{row['verifier']}`"
+        rows.append([*names, f"{row['accepted']:.3f}", f"{row['tokens']:.2f}"])
+    return table(["model", "draft", "verifier", "accepted", "tokens a call"], rows)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -124,19 +131,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--dtypes", nargs="+", default=DTYPES)
     parser.add_argument("--weights", nargs="+", default=WEIGHTS)
     parser.add_argument("--verifiers", nargs="+", default=VERIFIERS)
-    parser.add_argument("--page", type=Path, help="the page whose tables are written anew")
     args = quick.parse(parser, argv, QUICK)
     path = args.out / "quantization.json"
-    if args.page:
-        results.write_tables(args.page, tables(json.loads(path.read_text())))
-        return
-    sentences = held_out.read()[: args.sentences]
-    found: dict[str, Any] = {"quality": [], "drafts": []}
+    sentences, files = held_out.read()[: args.sentences], held_out_files(args.characters)
+    found: dict[str, Any] = {
+        "sentences": len(sentences),
+        "files": len(files),
+        "inputs": min(len(sentences), INPUTS),
+        "draft_tokens": NUM_DRAFT_TOKENS,
+        "versions": versions(),
+        "quality": [],
+        "drafts": [],
+    }
     for dtype, weights in tqdm([(d, w) for d in args.dtypes for w in args.weights]):
-        quality = {
-            "bleu": bleu(dtype, weights, sentences),
-            "bits": bits(dtype, weights, args.characters),
-        }
+        quality = {"bleu": bleu(dtype, weights, sentences), "bits": bits(dtype, weights, files)}
         found["quality"].append({"dtype": dtype, "weights": weights, **quality})
         results.write_json(path, found)
     narrow = [w for w in args.weights if w != "none"]
@@ -147,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             {"model": name, "weights": weights, "verifier": verifier, **measured}
         )
         results.write_json(path, found)
-    print("\n\n".join(tables(found).values()))
+    print(quality_table(found), drafts_table(found), sep="\n")
 
 
 if __name__ == "__main__":
