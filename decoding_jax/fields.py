@@ -219,8 +219,12 @@ def token_ids_of(owner: Any) -> Iterator[tuple[str, Any]]:
             value = getattr(owner, setting.name)
             if not setting.metadata.get("token_ids"):
                 yield from token_ids_of(value)
-            elif value is not None and getattr(value, "dtype", None) != np.bool_:  # no mask
+            elif value is not None and not _is_text_or_mask(value):
                 yield f"{label(owner)}.{setting.name}", value
+
+
+def _is_text_or_mask(value: Any) -> bool:
+    return isinstance(value, str) or getattr(value, "dtype", None) == np.bool_
 
 
 def label(owner: Any) -> str:

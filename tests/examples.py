@@ -213,6 +213,21 @@ def tournament_watermark(l, text, key, layers, context):
     )
 
 
+def thinking_budget(l, text, start, end, max_tokens, then=()):
+    """Reads the text from its beginning; a part begins after each mark."""
+    is_span, part = False, []
+    for token in text:
+        part.append(token)
+        mark = list(end if is_span else start)
+        if part[-len(mark) :] == mark:
+            is_span, part = not is_span, []
+    if not is_span or len(part) < max_tokens:
+        return l
+    begun = max(i for i in range(len(end)) if part[len(part) - i :] == list(end[:i]))
+    forced = [*then, end[begun]][min(len(part) - max_tokens, len(then))]
+    return np.where(np.arange(len(l)) == forced, 0, -INF)
+
+
 def each(*values: Any) -> np.ndarray:
     """A setting with a value for each row or text."""
     return np.asarray(values)
@@ -486,6 +501,26 @@ TRANSFORMS: dict[str, TransformExample] = {
             "min_new_tokens": n.one_of(0, range(1, n.length)),
             "eos_ids": n.one_of(-1, range(n.vocab), (2,)),
         },
+    ),
+    "thinking_budget": TransformExample(
+        thinking_budget,
+        cases=[
+            {"start": (1,), "end": (2, 0), "max_tokens": 1, "then": (0, 7)},
+            {"start": (0, 1), "end": (1, 1, 2), "max_tokens": each(0, 1, 2)},
+            {"start": (2,), "end": (2,), "max_tokens": each(1, 0, 2)},
+        ],
+        two=(((2, 1), (3,), 1), ((1, 0), (4,), 2)),
+        per_text={"start": (2,), "end": (3, 4), "max_tokens": each(1, 2, 0, 3, 9), "then": (5,)},
+        refused=[
+            {"start": (), "end": (2,), "max_tokens": 1},
+            {"start": "", "end": (2,), "max_tokens": 1},
+            {"start": (1,), "end": (2, -1), "max_tokens": 1},
+            {"start": (1,), "end": (2,) * 32, "max_tokens": 1},
+            {"start": (1,), "end": (2,), "max_tokens": -1},
+            {"start": (1,), "end": (2,), "max_tokens": 1, "then": (3, 2)},
+        ],
+        prompt=True,
+        shared=3,
     ),
     "forced_first_token": TransformExample(
         forced_first_token,

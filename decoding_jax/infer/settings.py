@@ -23,7 +23,7 @@ from decoding_jax.sharding.meshes import mesh_of
 from decoding_jax.storage import CloudPath, read_text
 from decoding_jax.text import Tokenizer
 from decoding_jax.text.inputs import check_tokenizer
-from decoding_jax.transforms.languages import with_begun
+from decoding_jax.text.stop_strings import bound_transform
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -264,5 +264,6 @@ def call_of(
     continued = not isinstance(model[0], EncoderDecoder)
     for name in ("transform", "language"):
         if (own := forms.value_of(made, name)) is not None:
-            made = forms.with_values(made, **{name: with_begun(own, lambda: continued)})
+            bound = bound_transform(own, model[1], lambda: continued)
+            made = forms.with_values(made, **{name: bound})
     return dataclasses.replace(call, strategy=made)

@@ -28,13 +28,13 @@ from decoding_jax.text.shared_prefix import with_common_prefix
 from decoding_jax.text.stop_strings import (
     StopTexts,
     are_begun,
+    bound_transform,
     check_constraint,
     stop_of,
     with_strings,
 )
 from decoding_jax.text.tokenizers import Tokenizer
 from decoding_jax.text.warn import warn
-from decoding_jax.transforms.languages import with_begun
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -162,7 +162,7 @@ class TextCall:
         for name in ("transform", "language"):
             if (own := forms.value_of(call.strategy, name)) is not None:
                 begun = lambda: np.array(are_begun(self.tokenizer, call.model, self.ids))  # noqa: E731
-                bound[name] = with_begun(own, begun)
+                bound[name] = bound_transform(own, self.tokenizer, begun)
         return dataclasses.replace(
             call, model=model, strategy=forms.with_values(call.strategy, **bound)
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ from decoding_jax.text.inputs import vocabulary_size
 from decoding_jax.text.token_texts import REPLACEMENT, TokenTexts
 from decoding_jax.text.tokenizers import Tokenizer
 from decoding_jax.transforms import Chain, PrefixAllowedTokens
+from decoding_jax.transforms.languages import with_begun
+from decoding_jax.transforms.spans import with_token_ids
 
 StopTexts = str | Sequence[str] | Sequence[Sequence[str]]
 """One string or several for all texts, or a list of strings for each."""
@@ -309,6 +311,27 @@ def check_constraint(name: str, transform: Any, tokenizer: Tokenizer, vocab_size
     if not is_same:
         expected = "a constraint that was made for the tokenizer of the call"
         raise ValueError(f"{name}: expected {expected}, got one for other texts of {size} tokens")
+
+
+def bound_transform(transform: Any, tokenizer: Tokenizer, begun: Callable[[], Any]) -> Any:
+    """A transform that knows its texts: its strings are tokens, and its languages are begun.
+
+    Args:
+      transform: any transform, or None.
+      tokenizer: the tokenizer, with ``pieces`` if there are strings.
+      begun: as for ``transforms.languages.with_begun``.
+
+    Raises:
+      ValueError: for a tokenizer without ``pieces``, and as ``with_token_ids``.
+    """
+
+    def pieces(text: str) -> Sequence[int]:
+        if not hasattr(tokenizer, "pieces"):
+            expected = f"token ids, with a {type(tokenizer).__name__} without pieces(text)"
+            raise fields.error("transform", expected, text)
+        return tokenizer.pieces(text)
+
+    return with_begun(with_token_ids(transform, pieces), begun)
 
 
 def _texts_and_digest(name: str, tokenizer: Tokenizer, size: int) -> tuple[TokenTexts, str]:

@@ -28,6 +28,7 @@ from decoding_jax.transforms.repetition import (
     PresencePenalty,
     RepetitionPenalty,
 )
+from decoding_jax.transforms.spans import ThinkingBudget
 from decoding_jax.transforms.stack_automata import StackAutomaton
 from decoding_jax.transforms.truncation import (
     Epsilon,
@@ -58,6 +59,7 @@ prefix_allowed_tokens = PrefixAllowedTokens
 presence_penalty = PresencePenalty
 repetition_penalty = RepetitionPenalty
 temperature = Temperature
+thinking_budget = ThinkingBudget
 top_h = TopH
 top_k = TopK
 top_n_sigma = TopNSigma
@@ -86,6 +88,7 @@ __all__ = [
     "RepetitionPenalty",
     "StackAutomaton",
     "Temperature",
+    "ThinkingBudget",
     "TopH",
     "TopK",
     "TopNSigma",
@@ -110,6 +113,7 @@ __all__ = [
     "presence_penalty",
     "repetition_penalty",
     "temperature",
+    "thinking_budget",
     "top_h",
     "top_k",
     "top_n_sigma",

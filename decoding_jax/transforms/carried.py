@@ -7,11 +7,15 @@ the tokens that are new. Where a state has None in their place, transforms read 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+from jax import lax
 
-from decoding_jax.base import CarriedStates, Prefix, Prompt
+from decoding_jax.base import Array, CarriedStates, Prefix, Prompt
+from decoding_jax.ops.gather import gather_last
 
 
 def states_after(transforms: Any, prefix: Prefix) -> Any:
@@ -60,3 +64,54 @@ def advance(
         return path
     before = path._replace(carried=dataclasses.replace(states, rest=rest))
     return path._replace(carried=CarriedStates(states_after(transforms, before), path.length))
+
+
+def walked(
+    prefix: Prefix,
+    begin: Callable[[], Any],
+    advance: Callable[[Any, Array], Any],
+    *,
+    longest: Any = None,
+) -> Any:
+    """The states after each path of a transform that reads one token after another.
+
+    Args:
+      prefix: the paths. Where it has states, only the tokens after them are read.
+      begin: returns the states before the first new token, arrays ``[B, 1, 1]`` or ``[1, 1, 1]``.
+      advance: ``(states, token) -> states``, after one more token.
+      longest: None, or int32: a number of tokens after which further ones need not be read.
+
+    Returns:
+      A pytree of arrays ``[B, W, T]``.
+    """
+    shape = prefix.length.shape
+
+    def advanced(states: Any, token: Array, real: Array) -> Any:
+        return jax.tree.map(lambda x, y: jnp.where(real, x, y), advance(states, token), states)
+
+    if prefix.carried is not None:
+        rest, last = prefix.carried.rest, prefix.tokens.shape[-1] - 1
+        first = jnp.broadcast_to(prefix.carried.length, shape)
+
+        def go_on(i: Array | int, states: Any) -> Any:
+            token = gather_last(prefix.tokens, jnp.minimum(first + i, last))
+            return advanced(states, token, first + i < prefix.length)
+
+        states = jax.tree.map(lambda x: jnp.broadcast_to(x, shape), prefix.carried.states)
+        if rest <= 1:
+            return go_on(0, states) if rest else states
+        # The number of rounds is a constant, which the host of a GPU need not wait for.
+        return lax.fori_loop(0, rest, go_on, states)
+
+    def read(i: Array, states: Any) -> Any:
+        token = lax.dynamic_index_in_dim(prefix.tokens, i, axis=3, keepdims=False)
+        return advanced(states, token, i < prefix.length)
+
+    states = jax.tree.map(lambda x: jnp.broadcast_to(x, shape), begin())
+    size = prefix.tokens.shape[-1]
+    if not size:
+        return states
+    steps = jnp.minimum(prefix.length.max(initial=0), size)
+    if longest is not None:
+        steps = jnp.minimum(steps, jnp.asarray(longest, jnp.int32))
+    return lax.fori_loop(0, steps, read, states)

@@ -77,3 +77,15 @@ def chain(*transforms: Transform | Callable[[Array, Prefix], Array]) -> Chain:
             transform = jax.tree_util.Partial(transform)
         parts.append(transform)
     return Chain(tuple(parts))
+
+
+def in_each_part(transform: Any, change: Callable[[Any], Any]) -> Any:
+    """A transform with another one in the place of each of its parts.
+
+    Args:
+      transform: any transform, or None.
+      change: returns what takes the place of a transform that is no chain, or of None.
+    """
+    if isinstance(transform, Chain):
+        return Chain(tuple(in_each_part(part, change) for part in transform.transforms))
+    return change(transform)

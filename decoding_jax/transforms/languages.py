@@ -16,12 +16,11 @@ import numpy as np
 from jax import lax
 
 from decoding_jax import fields, rows
-from decoding_jax.base import CarriedStates, Prefix
-from decoding_jax.ops.gather import gather_last
+from decoding_jax.base import Prefix
 from decoding_jax.ops.logits import clean
 from decoding_jax.pytrees import pytree
-from decoding_jax.transforms import history
-from decoding_jax.transforms.composition import Chain
+from decoding_jax.transforms import carried, history
+from decoding_jax.transforms.composition import in_each_part
 
 Array = jax.Array
 
@@ -491,43 +490,13 @@ class PrefixAllowedTokens:
 
     def states_after(self, prefix: Prefix) -> Any:
         """The state after each path, int32 ``[B, W, T]``, or a tuple of such arrays."""
-        if prefix.carried is not None:
-            return self._states_from(prefix.carried, prefix)
-        state = jnp.broadcast_to(self._state_before(prefix), prefix.length.shape)
-        if begin := getattr(self.language, "begin", None):
-            state = begin(state)
-        size = prefix.tokens.shape[-1]
 
-        def walk(i: Array, state: Any) -> Any:
-            token = lax.dynamic_index_in_dim(prefix.tokens, i, axis=3, keepdims=False)
-            return self._advanced(state, token, i < prefix.length)
+        def begin() -> Any:
+            state = self._state_before(prefix)
+            return self.language.begin(state) if hasattr(self.language, "begin") else state
 
-        if not size:
-            return state
         # After ``depth`` tokens no sequence continues, so further tokens need no walk.
-        longest = jnp.minimum(prefix.length.max(initial=0), size)
-        steps = jnp.minimum(longest, jnp.asarray(self.language.depth, jnp.int32))
-        return lax.fori_loop(0, steps, walk, state)
-
-    def _advanced(self, state: Any, token: Array, real: Array) -> Any:
-        """The state after a token where it is real."""
-        after = self.language.advance(state, token)
-        return jax.tree.map(lambda x, y: jnp.where(real, x, y), after, state)
-
-    def _states_from(self, carried: CarriedStates, prefix: Prefix) -> Any:
-        """The state after each path, found from that of its beginning."""
-        shape, last = prefix.length.shape, prefix.tokens.shape[-1] - 1
-        first = jnp.broadcast_to(carried.length, shape)
-
-        def walk(i: Array | int, state: Any) -> Any:
-            token = gather_last(prefix.tokens, jnp.minimum(first + i, last))
-            return self._advanced(state, token, first + i < prefix.length)
-
-        state = jax.tree.map(lambda x: jnp.broadcast_to(x, shape), carried.states)
-        if carried.rest <= 1:
-            return walk(0, state) if carried.rest else state
-        # The number of rounds is a constant, which the host of a GPU need not wait for.
-        return lax.fori_loop(0, carried.rest, walk, state)
+        return carried.walked(prefix, begin, self.language.advance, longest=self.language.depth)
 
     def _state_before(self, prefix: Prefix) -> Array:
         """The state before the first token, int32 ``[B, 1, 1]`` or ``[1, 1, 1]``."""
@@ -551,8 +520,9 @@ def with_begun(transform: Any, begun: Callable[[], Any]) -> Any:
       >>> with_begun(made, lambda: True).begun
       True
     """
-    if isinstance(transform, Chain):
-        return Chain(tuple(with_begun(part, begun) for part in transform.transforms))
-    if not isinstance(transform, PrefixAllowedTokens) or transform.first is None:
-        return transform
-    return dataclasses.replace(transform, begun=begun()) if transform.begun is None else transform
+
+    def changed(part: Any) -> Any:
+        depends = isinstance(part, PrefixAllowedTokens) and part.first is not None
+        return dataclasses.replace(part, begun=begun()) if depends and part.begun is None else part
+
+    return in_each_part(transform, changed)

@@ -62,7 +62,7 @@ class MinLength:
         return jnp.where(is_end[:, None, None, :] & early[..., None], -jnp.inf, logits)
 
 
-def _only(logits: Array, where: Array, token: Array) -> Array:
+def only(logits: Array, where: Array, token: Array) -> Array:
     """Allows only ``token``, with logit 0, where ``where`` is True and ``token >= 0``."""
     ids = history.positions(logits.shape[-1], 4)
     forced = jnp.where(ids == token, jnp.float32(0), -jnp.inf)
@@ -102,7 +102,7 @@ class ForcedFirstToken:
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
         token = rows.per_row(self, "token", logits, jnp.int32)
-        return _only(logits, prefix.length == 0, token)
+        return only(logits, prefix.length == 0, token)
 
 
 @pytree
@@ -141,4 +141,4 @@ class ForcedLastToken:
         logits = clean(logits)
         token = rows.per_row(self, "token", logits, jnp.int32)
         maximum = rows.per_row(self, "max_new_tokens", prefix.length, jnp.int32)
-        return _only(logits, prefix.length == maximum - 1, token)
+        return only(logits, prefix.length == maximum - 1, token)

@@ -35,10 +35,13 @@ LIMITS = DRAWN.integers(1, 7, COUNT)
 LANGUAGE = transforms.prefix_allowed_tokens(
     transforms.Trie.from_sequences([(1,), (2, 3), (4, 1, 5), (4, 6), (5, 5, 2)], eos_ids=0)
 )
+# Of each input, by the number of tokens that it may have.
+BUDGET = transforms.thinking_budget((3,), (4, 1), max_tokens=LIMITS % 3, then=(5,))
+THINKING = {"transform": transforms.chain(transforms.temperature(TEMPERATURES), BUDGET)}
 STRATEGIES = {
     "greedy": {},
     "sample": {"num_samples": 3},
-    "arithmetic_sample": {"num_samples": 3},
+    "arithmetic_sample": {"num_samples": 3, **THINKING},
     "several codes": {"num_samples": 3, "order": "probability", "after": "lattice"},
     "beam_search": {"beam_size": 3, "length_penalty": TEMPERATURES},
     "beam_sample": {"beam_size": 3},
@@ -53,7 +56,7 @@ STRATEGIES = {
     "contrastive_search": {"penalty_alpha": TEMPERATURES / 2, "top_k": 3},
     "best_k_search": {"k": 2, "budget": 8, "num_return": 2},
     "best_first_search": {"budget": 8, "num_return": 2, "gamma": TEMPERATURES / 2},
-    "token": {"num_draft_tokens": 2, "num_samples": 2, "verifier": "token"},
+    "token": {"num_draft_tokens": 2, "num_samples": 2, "verifier": "token", **THINKING},
     "block": {"num_draft_tokens": Measured(3), "verifier": "block"},
     "greedy verifier": {"num_draft_tokens": 2, "verifier": "greedy"},
     "gumbel": {"num_draft_tokens": 2, "verifier": "gumbel"},

@@ -1,4 +1,4 @@
-"""The states of constraints, carried from step to step, beside transforms that read whole texts."""
+"""States of transforms, carried from step to step, beside transforms that read whole texts."""
 
 import jax
 import numpy as np
@@ -22,6 +22,8 @@ EVEN = transforms.prefix_allowed_tokens(transforms.Automaton(TABLE), start=np.ar
 TRIE = transforms.prefix_allowed_tokens(
     transforms.Trie.from_sequences([(0, 1, 4), (0, 2, 2, 4), (1, 4), (1, 3, 3, 3, 4)])
 )
+# It forces tokens 0 and 2, which the automaton always allows.
+BUDGET = transforms.thinking_budget((2,), (0,), max_tokens=np.array([1, 0, 2, 0]), then=(2,))
 
 
 def unaware(transform):
@@ -85,7 +87,7 @@ def test_a_strategy_decodes_what_it_decodes_without_them(name):
 
     def decoded(of):
         own = {k: of(v) if k in ("language", "proposal") else v for k, v in settings.items()}
-        own["transform"] = transforms.chain(transforms.temperature(0.8), of(EVEN))
+        own["transform"] = transforms.chain(transforms.temperature(0.8), of(EVEN), of(BUDGET))
         if "language" in own:
             own["transform"] = transforms.temperature(0.8)
         return strategy(MODEL, PROMPT, *key, stop=STOP, max_new_tokens=LENGTH, **own)

@@ -1,11 +1,13 @@
-"""Constraints from strings."""
+"""Constraints and budgets from strings."""
 
+import jax
 import numpy as np
 import pytest
 from networks import drawn
+from text_fakes import TABLE, Digits
 
 import decoding_jax
-from decoding_jax import text
+from decoding_jax import infer, text, transforms
 from decoding_jax.models import T5, T5Config
 
 
@@ -51,3 +53,48 @@ def test_a_completion_contains_its_phrases():
 def test_bad_phrases_get_one_line(given, words):
     with pytest.raises(ValueError, match=words):
         text.constraints(text.ByteTokenizer(), *given)
+
+
+class Pieces(Digits):
+    """Says what the tokens of a string are."""
+
+    def pieces(self, text):
+        return self.encode(text)
+
+
+TEXTS = ["1 2 3", "4", "5 3 1 2", "2 2"]
+MARKS = {"start": "3", "end": "1 2", "then": "6"}
+IDS = {"start": (3,), "end": (1, 2), "then": (6,)}
+
+
+def test_the_marks_of_thinking_may_be_strings():
+    """Which give what token ids give."""
+    settings = {"strategy": "sample", "key": jax.random.key(0), "max_new_tokens": 8}
+
+    def decoded(tokenizer, marks):
+        budget = transforms.thinking_budget(**marks, max_tokens=1)
+        made = {"transform": transforms.chain(transforms.temperature(2.0), budget)}
+        rows = decoding_jax.generate(TABLE, tokenizer, TEXTS, **settings, **made)
+        return [row[0].tokens for row in rows]
+
+    tokens = decoded(Digits(), IDS)
+    assert decoded(Pieces(), MARKS) == tokens
+    assert any("612" in "".join(map(str, row)) for row in tokens)
+    with pytest.raises(ValueError, match="transform: expected token ids, with a Digits without"):
+        decoded(Digits(), MARKS)
+    with pytest.raises(ValueError, match=r"thinking_budget.end: expected token ids .* of 32 tok"):
+        decoded(Pieces(), {**MARKS, "end": "1" * 32})
+
+
+@pytest.mark.exhaustive
+def test_a_job_takes_strings_too():
+    found = []
+    for tokenizer, marks in ((Pieces(), MARKS), (Digits(), IDS)):
+        budget = transforms.thinking_budget(**marks, max_tokens=1)
+        strategy = decoding_jax.Sample(num_samples=2, max_new_tokens=8, transform=budget)
+        report = []
+        items = [infer.Item(text) for text in TEXTS]
+        settings = {"batch_size": 2, "max_input_length": 8, "with_tokens": True}
+        infer.run((TABLE, tokenizer), items, strategy, report=report.append, **settings)
+        found.append([[o["tokens"] for o in record["outputs"]] for record in report])
+    assert found[0] == found[1]

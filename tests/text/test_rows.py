@@ -194,7 +194,8 @@ def test_a_strategy_is_given_the_values_of_its_texts():
         assert want[tuple(text)] == (value, limit)
 
 
-SOME = transforms.chain(*(PER_TEXT[name] for name in ("logit_bias", "temperature", "top_p")))
+CHOSEN = ("logit_bias", "temperature", "top_p", "thinking_budget")
+SOME = transforms.chain(*(PER_TEXT[name] for name in CHOSEN))
 CHAIN = transforms.chain(*(PER_TEXT[name] for name in TRANSFORMS if "allowed" not in name))
 LIMITS = Stop(eos_ids=ENDS, max_new_tokens=each(3, 4, 5, 0, 2))
 STRATEGIES = {

@@ -35,9 +35,10 @@ def test_every_transform_has_an_example():
 
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=IDS)
 def test_equals_its_equation(name, settings):
-    """With the smaller alphabet, n-grams repeat across the end of the prompt."""
+    """With the smaller alphabet, n-grams and spans cross the end of the prompt."""
     example = TRANSFORMS[name]
-    prefix = make_prefix(alphabet=3 if name in ("no_repeat_ngram", "banned_sequences") else 11)
+    repeats = name in ("no_repeat_ngram", "banned_sequences", "thinking_budget")
+    prefix = make_prefix(alphabet=3 if repeats else 11)
     for kind in KINDS:
         logits = make_logits(kind)
         for include in (None,) if example.prompt is None else (None, True, False):
