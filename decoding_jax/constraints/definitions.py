@@ -22,7 +22,11 @@ from decoding_jax.constraints.expressions import (
 )
 
 _BYTES = 256
+MOST_PLACES = 1 << 14
+"""The states that definitions with a stack may have; unrolled, there may be more."""
+
 _MOST_STATES = 1 << 16
+_MANY = 8  # times as many configurations as states: few states have more than one
 
 
 def reference(number: int) -> Expression:
@@ -140,13 +144,19 @@ class Network:
         """The automaton of all texts, without states from which none ends.
 
         Raises:
-          TooManyStatesError: for more than ``max_states``, by default 65,536.
+          TooManyStatesError: for more than ``max_states``, by default 65,536. Where they are given,
+            it is enough that there are many more configurations.
           ValueError: where no text ends.
         """
+        is_tried = max_states is not None
         max_states = _MOST_STATES if max_states is None else max_states
         start = self._start()
         if not start:
             raise self.endless()
+        expected = f"a language of at most {max_states:,} states"
+        too_many = f"{self._name}: expected {expected}, got more, with max_depth={self.max_depth}"
+        if is_tried and self._has_more_configurations(_MANY * max_states):
+            raise TooManyStatesError(too_many)
         number, queue = {start: 0}, [start]
         rows, accepting = [], []
         table = self.table.tolist()
@@ -168,10 +178,28 @@ class Network:
                 row.append(after[targets])
             rows.append(row)
             if len(queue) > max_states:
-                expected = f"a language of at most {max_states:,} states"
-                got = f"more, with max_depth={self.max_depth}"
-                raise TooManyStatesError(f"{self._name}: expected {expected}, got {got}")
+                raise TooManyStatesError(too_many)
         return self._useful(np.array(rows, np.int32), np.array(accepting))
+
+    def _has_more_configurations(self, most: int) -> bool:
+        """Whether there are more configurations than so many, before they are joined to states."""
+        sites: list[set[tuple[int, int]]] = [set() for _ in self.starts]
+        sizes = [0] * len(self.starts)
+        for one, calls, reads in zip(self.owner, self.calls, self.reads, strict=True):
+            sites[one].update(calls)
+            sizes[one] += reads
+        queue = [(self._numbered(frozenset([0]), -1, -1), 0)]  # stacks, and what is read on them
+        seen, count = set(queue), 0
+        for stack, one in queue:  # which grows
+            count += sizes[one]
+            if count > most:
+                return True
+            for definition, after in sites[one]:
+                found = self._opened(stack, definition, after), definition
+                if found not in seen and self._has_room(definition, found[0]):
+                    seen.add(found)
+                    queue.append(found)
+        return False
 
     def accepts(self, text: bytes) -> bool:
         """Whether a text is one of them."""
@@ -238,16 +266,20 @@ class Network:
 
     def _moves(self, place: int, stack: int) -> Iterator[int]:
         """The configurations that the end and the beginning of definitions lead to."""
-        is_open, then, rest = self._stacks[stack]
+        _, then, rest = self._stacks[stack]
         if rest >= 0 and self.accepting[place]:
             yield rest * self._size + then
         for definition, after in self.calls[place]:
-            if not self.only_ends[after]:
-                found = self._numbered(frozenset([definition]), after, stack)
-            else:
-                found = self._numbered(is_open | {definition}, then, rest)
+            found = self._opened(stack, definition, after)
             if self._has_room(definition, found):
                 yield found * self._size + self.starts[definition]
+
+    def _opened(self, stack: int, definition: int, after: int) -> int:
+        """The stack where a definition begins on another stack, with the place after it."""
+        if not self.only_ends[after]:
+            return self._numbered(frozenset([definition]), after, stack)
+        is_open, then, rest = self._stacks[stack]
+        return self._numbered(is_open | {definition}, then, rest)
 
     def _numbered(self, is_open: frozenset[int], place: int, rest: int) -> int:
         key = is_open, place, rest

@@ -14,7 +14,6 @@ be opened is called the room.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -24,12 +23,13 @@ from decoding_jax.constraints.definitions import Network
 
 Frame = tuple[frozenset[int], int]
 Member = tuple[int, tuple[Frame, ...]]
+Members = tuple[Member, ...]
 Room = tuple[int, ...]  # for each counted definition
 
-_MOST_SETS = 1 << 14  # of members
+_MOST_SETS = 1 << 16  # of members
 _MOST_MEMBERS = 64  # of a set
 _MOST_FRAMES = 32  # of a member, above the common stack
-_MOST_COUNTED = 3
+_MOST_COUNTED = 6
 AMPLE = 1 << 20
 """A room that is never used up."""
 
@@ -58,16 +58,17 @@ class Machine:
         self.counted = sorted(self._counted)
         if len(self.counted) > _MOST_COUNTED or self._counted & _may_be_empty(network):
             raise AmbiguousError
-        self._needs = _needs(network, self.counted)
         self._next = network.table.tolist()
         self._tails: defaultdict[int, set[int]] = defaultdict(set)  # what definitions end with
         for owner, calls in zip(network.owner, network.calls, strict=True):
             self._tails[owner] |= {other for other, after in calls if network.only_ends[after]}
         self._met_opened = self._find_opened()
+        self._needs = _needs(network, self.counted, self._met_opened)
         # The caches are those of one machine, and go with it.
         self._resolved = functools.cache(self._resolve)
+        self._required = functools.cache(self._requirement)
         self._options = functools.cache(self._find_options)
-        self._needed = functools.cache(self._find_needed)
+        self.needed = functools.cache(self._find_needed)
         self._ample = functools.cache(self._with_ample_room)
         self._needs_of = functools.cache(self._find_needs)
         self._pushed = functools.cache(self._push)
@@ -80,7 +81,7 @@ class Machine:
         self._above: defaultdict[int, set[int]] = defaultdict(set)  # definitions, by frame
         bottom = (self._opened(0), -1)
         begun = network.starts[0], (bottom,)
-        self.start_needs = self._requirement(*begun)
+        self.start_needs = self._required(*begun)
         start = self._settled({begun})
         if start is None:
             raise AmbiguousError
@@ -109,34 +110,61 @@ class Machine:
         bases = {owner[above[-1][1] if above else place] for place, above in self.sets[state]}
         return bases <= set().union(*(self._tail_calls(one) for one in known))
 
-    def rows(self, state: int) -> list[list[int]]:
-        """The places of definitions after each class of bytes, for each member of a state."""
-        return [self._next[place] for place, _ in self.sets[state]]
+    def choices(self, state: int) -> tuple[list[Members], list[int]]:
+        """What bytes lead to that do not do the same, and which of it each class of bytes does.
 
-    def after(self, state: int, byte_class: int, room: Room) -> tuple[int, tuple[int, ...]] | None:
-        """What a byte does to a state that does not wait.
+        Bytes that may not follow the state, which does not wait, do -1.
+        """
+        members = sorted(self.sets[state], key=_order)
+        rows = [self._next[place] for place, _ in members]
+        number: dict[tuple[int, ...], int] = {(-1,) * len(members): -1}
+        found: list[Members] = []
+        of_class = []
+        for targets in zip(*rows, strict=True):
+            if targets not in number:
+                number[targets] = len(found)
+                both = zip(targets, members, strict=True)
+                after = {(to, above) for to, (_, above) in both if to >= 0}
+                found.append(tuple(sorted(after, key=_order)) if len(after) > 1 else tuple(after))
+            of_class.append(number[targets])
+        return found, of_class
+
+    def after(self, members: Members, room: Room) -> tuple[int, tuple[int, ...]] | None:
+        """What a byte does that leads to some members.
 
         Returns:
           The state after it, which may wait for one of these frames, and the frames that it pushes,
           the topmost first; None where the byte may not follow.
         """
-        if all(map(int.__le__, self._needed(state, byte_class), room)):
-            return self._ample(state, byte_class)
-        options = self._options(state, byte_class)
+        if all(map(int.__le__, self.needed(members), room)):
+            return self._ample(members)
+        options = self._options(members)
         kept = tuple(m for m, needed in options if all(map(int.__le__, needed, room)))
         return self._pushed(kept) if kept else None
 
-    def needed(self, state: int, byte_class: int) -> Room:
-        """The room with which a byte does what it does with any larger one."""
-        return self._needed(state, byte_class)
+    def least_needed(self, state: int, choices: Iterable[Members]) -> Room:
+        """The room of which less is never met with a state.
 
-    def _find_needed(self, state: int, byte_class: int) -> Room:
-        needs = [needed for _, needed in self._options(state, byte_class)]
+        It is all that there is where nothing is on the stack; elsewhere a text has to be able to
+        end with it.
+
+        Args:
+          state: one that does not wait.
+          choices: those of the state.
+        """
+        if any(above and above[-1][1] < 0 for _, above in self.sets[state]):
+            return (self._network.max_depth or 1,) * len(self.counted)
+        needs = {needed for members in choices for _, needed in self._options(members)}
+        return tuple(map(min, zip(*needs, strict=True))) if needs else self._none()
+
+    def _find_needed(self, members: Members) -> Room:
+        """The room with which a byte does what it does with any larger one."""
+        needs = [needed for _, needed in self._options(members)]
         return tuple(map(max, *needs)) if len(needs) > 1 else needs[0] if needs else self._none()
 
-    def _with_ample_room(self, state: int, byte_class: int) -> tuple[int, tuple[int, ...]] | None:
-        members = tuple(member for member, _ in self._options(state, byte_class))
-        return self._pushed(members) if members else None
+    def _with_ample_room(self, members: Members) -> tuple[int, tuple[int, ...]] | None:
+        whole = tuple(member for member, _ in self._options(members))
+        return self._pushed(whole) if whole else None
 
     def opens(self, frames: Iterable[int]) -> Room:
         """How many of some frames open each counted definition."""
@@ -156,14 +184,9 @@ class Machine:
     def _is_end(self, place: int, above: tuple[Frame, ...]) -> bool:
         return self._network.accepting[place] and bool(above) and above[0][1] < 0
 
-    def _find_options(self, state: int, byte_class: int) -> list[tuple[Member, Room]]:
-        """The members after a byte, each with the room that it and the end of its text need."""
-        found = {
-            (self._next[place][byte_class], above)
-            for place, above in self.sets[state]
-            if self._next[place][byte_class] >= 0
-        }
-        both = ((member, self._requirement(*member)) for member in sorted(found, key=_order))
+    def _find_options(self, members: Members) -> list[tuple[Member, Room]]:
+        """Those of some members that can end, with the room that this needs."""
+        both = ((member, self._required(*member)) for member in members)
         return [(member, needed) for member, needed in both if needed is not None]
 
     def _requirement(self, place: int, above: tuple[Frame, ...]) -> Room | None:
@@ -208,7 +231,7 @@ class Machine:
             queue += [(other, opened | self._opened(other)) for other in self._tails[definition]]
         return found
 
-    def _push(self, members: tuple[Member, ...]) -> tuple[int, tuple[int, ...]] | None:
+    def _push(self, members: Members) -> tuple[int, tuple[int, ...]] | None:
         """The state of some members, without the frames that they have in common; and those."""
         common = members[0][1]
         for _, above in members:
@@ -344,12 +367,6 @@ def _order(member: Member) -> tuple[int, list[tuple[list[int], int]]]:
     return member[0], [(sorted(opened), then) for opened, then in member[1]]
 
 
-def _subsets(items: Iterable[int]) -> list[tuple[int, ...]]:
-    """All subsets of some items."""
-    items = list(items)
-    return [part for n in range(len(items) + 1) for part in itertools.combinations(items, n)]
-
-
 def _may_be_empty(network: Network) -> set[int]:
     """The definitions that may be without a byte, which would be opened without being counted."""
     found: set[int] = set()
@@ -369,14 +386,16 @@ def _may_be_empty(network: Network) -> set[int]:
             return found
 
 
-def _needs(network: Network, counted: list[int]) -> dict[tuple[int, frozenset[int]], set[Room]]:
+def _needs(
+    network: Network, counted: list[int], met_opened: dict[int, set[frozenset[int]]]
+) -> dict[tuple[int, frozenset[int]], set[Room]]:
     """The least rooms with which a definition may end, from each place.
 
-    They are counted from the counted definitions that the frame of the definition opens. A room is
-    left out that exceeds another one.
+    They are counted from the counted definitions that the frame of the definition opens, of which
+    those of each definition are ``met_opened``. A room is left out that exceeds another one.
     """
-    places, none = range(len(network.owner)), (0,) * len(counted)
-    sets = [frozenset(part) for part in _subsets(counted)]
+    none = (0,) * len(counted)
+    keys = [(place, found) for place, one in enumerate(network.owner) for found in met_opened[one]]
     following = [sorted(set(row[row >= 0].tolist())) for row in network.table]
     before: defaultdict[tuple[int, frozenset[int]], set[tuple[int, frozenset[int]]]]
     before = defaultdict(set)
@@ -385,7 +404,7 @@ def _needs(network: Network, counted: list[int]) -> dict[tuple[int, frozenset[in
         return tuple(int(one in opened) for one in counted)
 
     calls = {}
-    for place, opened in itertools.product(places, sets):
+    for place, opened in keys:
         key, parts = (place, opened), []
         for after in following[place]:
             before[after, opened].add(key)
@@ -402,7 +421,7 @@ def _needs(network: Network, counted: list[int]) -> dict[tuple[int, frozenset[in
             parts.append((inner, more, rest))
         calls[key] = parts
     needs: dict[tuple[int, frozenset[int]], set[Room]] = {}
-    queue = [(place, opened) for place in places if network.accepting[place] for opened in sets]
+    queue = [(place, opened) for place, opened in keys if network.accepting[place]]
     while queue:
         key = queue.pop()
         place, opened = key

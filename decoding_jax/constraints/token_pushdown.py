@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -17,17 +18,16 @@ import numpy as np
 
 from decoding_jax.batches.widths import round_up
 from decoding_jax.constraints.automata import distinct
-from decoding_jax.constraints.definitions import Network
-from decoding_jax.constraints.pushdown import AMPLE, AmbiguousError, Machine, Room
+from decoding_jax.constraints.definitions import MOST_PLACES, Network
+from decoding_jax.constraints.pushdown import AMPLE, AmbiguousError, Machine, Members, Room
 from decoding_jax.constraints.token_automata import Classes, Vocabulary
-from decoding_jax.constraints.tries import Trie, Walk
+from decoding_jax.constraints.tries import Edges, Trie, Walk, ranges
 from decoding_jax.transforms import PrefixAllowedTokens
 from decoding_jax.transforms.languages import packed_bytes
 from decoding_jax.transforms.stack_automata import StackAutomaton
 
 _DEAD, _UNKNOWN = -1, -2
 _LEAST = 8  # of the sizes of tables, which are padded so that few programs are compiled
-_MOST_STATES = 4096
 _MOST_FRAMES = 1024
 
 
@@ -56,59 +56,88 @@ def over_tokens(network: Network, vocabulary: Vocabulary) -> PrefixAllowedTokens
         return None
 
 
+Context = tuple[tuple[int, ...], Room, Room]
+"""The frames that were pushed, the room that was met, and the room that has been needed."""
+
+
 class _Runs:
     """What bytes do one after another, from the stack that they meet: the steps of a ``Walk``.
 
-    A place is a state with the frames that were pushed, the room that was met, and the room that
-    has been needed.
+    Attributes:
+      places: each a state and a context.
+      least_room: the room of which less is never met with a state.
     """
 
     def __init__(self, machine: Machine, byte_class: np.ndarray):
         self.machine, self._byte_class = machine, byte_class
-        self.places: list[tuple[int, tuple[int, ...], Room, Room]] = []
-        self._number: dict[tuple[int, tuple[int, ...], Room, Room], int] = {}
+        self.places: list[tuple[int, Context]] = []
+        self._number: defaultdict[Context, dict[int, int]] = defaultdict(dict)
         self.table = np.full((256, 256), _UNKNOWN, np.int32)
         self.asks = np.zeros(256, bool)
-        self._alike = functools.cache(self._find_alike)
+        self._ample = (AMPLE,) * len(machine.counted)
+        self._moves = functools.cache(self._find_moves)
+        self.least_room = functools.cache(self._find_least)
         self._opens = functools.cache(machine.opens)
+        self._slack = functools.cache(self._find_slack)
 
     def begin(self, state: int, room: Room) -> int:
         """The place before the first byte."""
-        return self._numbered((state, (), room, (0,) * len(room)))
+        return self._numbered(state, ((), room, (0,) * len(room)))
+
+    def needs(self) -> np.ndarray:
+        """The room that has been needed at each place, int ``[places, K]``."""
+        needs = [needed for _, (_, _, needed) in self.places]
+        return np.array(needs, np.int64).reshape(len(needs), len(self._ample))
+
+    def _find_least(self, state: int) -> Room:
+        return self.machine.least_needed(state, [one for one, *_ in self._moves(state)[0]])
 
     def find(self, places: np.ndarray) -> None:
         """Fills in the rows of some places."""
         unknown = places[self.table[places, 0] == _UNKNOWN]
         for place in np.unique(unknown).tolist() if len(unknown) else ():
-            classes, column = self._alike(self.places[place][0])
-            found = np.array([*(self._after(place, one) for one in classes), _DEAD])
-            self.table[place] = found[column]
+            state, context = self.places[place]
+            moves, column = self._moves(state)
+            known, slack, found = self._number[context], self._slack(context), []
+            for members, to, need in moves:
+                if to < 0 or (need and not all(map(int.__le__, need, slack))):
+                    found.append(self._after(context, members))
+                else:
+                    found.append(known[to] if to in known else self._numbered(to, context))
+            self.table[place] = np.array([*found, _DEAD])[column]
 
-    def _find_alike(self, state: int) -> tuple[list[int], np.ndarray]:
-        """A byte of each class of bytes that do the same to a state, and the class of each byte."""
-        rows = self.machine.rows(state)
-        number: dict[tuple[int, ...], int] = {}
-        first: list[int] = []
-        column = np.empty(len(rows[0]), np.int64)
-        for i, targets in enumerate(zip(*rows, strict=True)):
-            if max(targets) < 0:
-                column[i] = -1
-                continue
-            if targets not in number:
-                number[targets] = len(first)
-                first.append(i)
-            column[i] = number[targets]
-        return first, column[self._byte_class]
+    def _find_slack(self, context: Context) -> Room:
+        """The room that a byte may need without another context after it."""
+        pushed, room, needed = context
+        opened = self._opens(pushed)
+        within = map(min, room, needed) if AMPLE in room else room
+        return tuple(map(int.__sub__, within, opened))
 
-    def _after(self, place: int, byte_class: int) -> int:
-        state, pushed, room, needed = self.places[place]
+    def _find_moves(self, state: int) -> tuple[list[tuple[Members, int, Room | None]], np.ndarray]:
+        """What bytes do to a state, and which of it each byte does, or -1.
+
+        It is what they lead to; the state after it, or -1 where that depends on the stack; and the
+        room that it needs, if any.
+        """
+        found, of_class = self.machine.choices(state)
+        moves: list[tuple[Members, int, Room | None]] = []
+        for members in found:
+            after, need = self.machine.after(members, self._ample), self.machine.needed(members)
+            plain = after is not None and not after[1] and not self.machine.is_waiting(after[0])
+            moves.append(
+                (members, after[0] if after and plain else -1, need if any(need) else None)
+            )
+        return moves, np.array(of_class)[self._byte_class]
+
+    def _after(self, context: Context, members: Members) -> int:
+        pushed, room, needed = context
         machine, opened = self.machine, self._opens(pushed)
         here = tuple(map(int.__sub__, room, opened))
-        found = machine.after(state, byte_class, here)
+        found = machine.after(members, here)
         if found is None:
             return _DEAD
         if AMPLE in room:
-            need = machine.needed(state, byte_class)
+            need = machine.needed(members)
             if any(need):
                 needed = tuple(max(n, k + o) for n, k, o in zip(needed, need, opened, strict=True))
         target, frames = found
@@ -118,17 +147,18 @@ class _Runs:
             if resolved is None:
                 return _DEAD
             target, frames = resolved, frames[1:]
-        return self._numbered((target, frames, room, needed))
+        return self._numbered(target, (frames, room, needed))
 
-    def _numbered(self, key: tuple[int, tuple[int, ...], Room, Room]) -> int:
-        if key not in self._number:
-            number = self._number[key] = len(self.places)
-            self.places.append(key)
+    def _numbered(self, state: int, context: Context) -> int:
+        known = self._number[context]
+        if state not in known:
+            number = known[state] = len(self.places)
+            self.places.append((state, context))
             if number == len(self.table):
                 self.table = np.concatenate([self.table, np.full_like(self.table, _UNKNOWN)])
                 self.asks = np.concatenate([self.asks, np.zeros_like(self.asks)])
-            self.asks[number] = self.machine.is_waiting(key[0])
-        return self._number[key]
+            self.asks[number] = self.machine.is_waiting(state)
+        return known[state]
 
 
 class _Tables:
@@ -160,7 +190,7 @@ class _Tables:
             self._states |= _needs(rows)
             self._ask()
             queue = self._new_states()
-            if len(self._states) + len(queue) > _MOST_STATES:
+            if len(self._states) + len(queue) > MOST_PLACES:
                 raise AmbiguousError
 
     def _reached(self) -> list[int]:
@@ -171,17 +201,21 @@ class _Tables:
         while known != (
             known := (len(found), len(asking), len(self._begins), len(self._machine.frames))
         ):
-            queue, met = [*found][met:], len(found)
-            for state in queue:
-                begin = self._runs.begin(state, ample)
-                self._runs.find(np.array([begin]))
-                for place in set(self._runs.table[begin].tolist()) - {_DEAD}:
+            queue = [*found][met:]
+            while queue:
+                begins = np.array([self._runs.begin(state, ample) for state in queue])
+                self._runs.find(begins)
+                after = np.unique(self._runs.table[begins])
+                met = len(found)
+                for place in after[after >= 0].tolist():
                     if self._runs.asks[place]:
                         asking.add(self._runs.places[place][0])
                     else:
                         found[self._runs.places[place][0]] = None
-                if len(found) > _MOST_STATES:
+                queue = [*itertools.islice(found, met, None)]
+                if len(found) > MOST_PLACES:
                     raise AmbiguousError
+            met = len(found)
             asking |= self._answer(asking)
             found |= dict.fromkeys(sorted(self._begun()))
         return sorted(found)
@@ -217,33 +251,102 @@ class _Tables:
         """
         ample = (AMPLE,) * len(self._largest)
         rows = [(state, ample) for state in states]
-        needed = self._add(rows, walk, classes)
-        scarce = []
-        for state, need in zip(states, needed.tolist(), strict=True):
-            self._largest = tuple(map(max, self._largest, need))
-            # A room of ``need`` or more of a kind is as ample.
-            rooms = itertools.product(*([*range(n), AMPLE] for n in need))
-            scarce += [(state, room) for room in rooms if room != ample]
-        if scarce:
-            self._add(scarce, walk, classes)
-        return rows + scarce
-
-    def _add(self, rows: Sequence[tuple[int, Room]], walk: Walk, classes: Classes) -> np.ndarray:
-        """Adds the outcomes of states with a room; the room that they need, int ``[rows, K]``."""
         edges = walk.edges(np.array([self._runs.begin(*one) for one in rows]))
-        needed = np.zeros((len(rows), len(self._largest)), np.int64)
-        asking, places = edges.asking, self._runs.places
-        met = [(start, place) for _, start, place in edges.shared]
-        met += [(edges.single[0], edges.single[2]), (asking[0], asking[2])]
-        for start, place in met:
-            each, index = np.unique(place, return_inverse=True)
-            need = np.array([places[p][3] for p in each.tolist()], np.int64)
-            np.maximum.at(needed, start, need.reshape(len(each), needed.shape[1])[index])
+        scarce = []
+        for i, need in enumerate(self._needed(edges, len(rows)).tolist()):
+            self._largest = tuple(map(max, self._largest, need))
+            # A room of ``need`` or more of a kind is as ample; less than ``least`` is not met.
+            least = self._runs.least_room(states[i])
+            rooms = itertools.product(
+                *([*range(low, n), AMPLE] for low, n in zip(least, need, strict=True))
+            )
+            scarce += [(i, room) for room in rooms if room != ample]
+        if scarce:
+            edges = self._with_less_room(edges, states, scarce, walk.texts)
+            rows += [(states[i], room) for i, room in scarce]
         shared = [(text, start, self._codes(place)) for text, start, place in edges.shared]
         single = np.stack([*edges.single[:2], self._codes(edges.single[2])])
-        single = np.concatenate([single, self._ways_of(asking, walk.texts)], axis=1)
+        single = np.concatenate([single, self._ways_of(edges.asking, walk.texts)], axis=1)
         classes.add(len(rows), shared, single)
+        return rows
+
+    def _needed(self, edges: Edges, count: int) -> np.ndarray:
+        """The room that the edges of each of some rows need, int ``[rows, K]``."""
+        needs = self._runs.needs()
+        needed = np.zeros((count, needs.shape[1]), np.int64)
+        met = [(start, place) for _, start, place in edges.shared]
+        met += [(pairs[0], pairs[2]) for pairs in (edges.single, edges.asking)]
+        for start, place in met:
+            some = needs[place].any(axis=1)
+            np.maximum.at(needed, start[some], needs[place[some]])
         return needed
+
+    def _with_less_room(
+        self,
+        edges: Edges,
+        states: Sequence[int],
+        scarce: Sequence[tuple[int, Room]],
+        texts: Sequence[bytes],
+    ) -> Edges:
+        """The edges of rows with ample room, and of rows with less, which come after them.
+
+        A text leads to the same place unless it needs more; only then it is followed again.
+
+        Args:
+          edges: those of ample room.
+          states: the state of each row.
+          scarce: rows, and the room of another row of each.
+          texts: those that edges have the numbers of.
+        """
+        needs, room = self._runs.needs(), np.array([room for _, room in scarce], np.int64)
+        count = np.bincount([row for row, _ in scarce], minlength=len(states))
+        first = np.cumsum(count) - count
+        lacking: list[np.ndarray] = []  # rows of less room, and texts that need more
+
+        def split(start: np.ndarray, place: np.ndarray) -> tuple[np.ndarray, ...]:
+            edge = np.repeat(np.arange(len(start)), count[start])
+            row = ranges(first[start], count[start])
+            fits = (needs[place[edge]] <= room[row]).all(axis=1)
+            return edge, row, fits
+
+        def of_both(pairs: np.ndarray) -> np.ndarray:
+            edge, row, fits = split(pairs[0], pairs[2])
+            more = pairs[:, edge]
+            lacking.append(np.stack([row, more[1]])[:, ~fits])
+            more[0] = len(states) + row
+            return np.concatenate([pairs, more[:, fits]], axis=1)
+
+        shared = []
+        if edges.shared:
+            sizes = [len(start) for _, start, _ in edges.shared]
+            list_of = np.repeat(np.arange(len(sizes)), sizes)
+            start, place = (np.concatenate([one[i] for one in edges.shared]) for i in (1, 2))
+            edge, row, fits = split(start, place)
+            for i, one in zip(list_of[edge[~fits]].tolist(), row[~fits].tolist(), strict=True):
+                lacking.append(_product(np.array([one]), edges.shared[i][0]))
+            edge, row = edge[fits], row[fits]
+            bounds = np.searchsorted(list_of[edge], np.arange(1, len(sizes)))
+            added = np.split(np.stack([len(states) + row, place[edge]]), bounds, axis=1)
+            shared = [
+                (text, *np.concatenate([[start, place], more], axis=1))
+                for (text, start, place), more in zip(edges.shared, added, strict=True)
+            ]
+        single, asking = of_both(edges.single), of_both(edges.asking)
+        row, row_of = np.unique(np.concatenate(lacking, axis=1)[0], return_inverse=True)
+        text, text_of = np.unique(np.concatenate(lacking, axis=1)[1], return_inverse=True)
+        is_lacking = np.zeros((len(row), len(text)), bool)
+        is_lacking[row_of, text_of] = True
+        begins = [self._runs.begin(states[scarce[i][0]], scarce[i][1]) for i in row.tolist()]
+        found = Walk(Trie(texts[i] for i in text.tolist()), self._runs).edges(np.array(begins))
+        many = [np.vstack([_product(s, t), np.repeat(p, len(t))]) for t, s, p in found.shared]
+        for some in (np.concatenate([found.single, *many], axis=1), found.asking):
+            more = some[:, is_lacking[some[0], some[1]]]
+            more[:2] = len(states) + row[more[0]], text[more[1]]
+            if some is found.asking:
+                asking = np.concatenate([asking, more], axis=1)
+            else:
+                single = np.concatenate([single, more], axis=1)
+        return Edges(shared, single, asking)
 
     def _codes(self, place: np.ndarray) -> np.ndarray:
         each, index = np.unique(place, return_inverse=True)
@@ -252,7 +355,7 @@ class _Tables:
     def _ways_of(self, asking: np.ndarray, texts: Sequence[bytes]) -> np.ndarray:
         """Starts and texts that ask, with the way in which they do as the entry of a table."""
         start, text, place, depth = asking
-        states = np.array([state for state, *_ in self._runs.places], np.int64)
+        states = np.array([state for state, _ in self._runs.places], np.int64)
         key = np.stack([states[place], text, depth])
         first, index = distinct(key.T)
         ways = [
@@ -262,7 +365,7 @@ class _Tables:
         return np.stack([start, text, -2 - np.array(ways, np.int64)[index]])
 
     def _outcome(self, place: int) -> int:
-        state, pushed, *_ = self._runs.places[place]
+        state, (pushed, _, _) = self._runs.places[place]
         return self._outcomes.setdefault((state, pushed), len(self._outcomes))
 
     def _ask(self) -> None:
@@ -346,12 +449,14 @@ class _Tables:
         rooms = [(_number(room, sizes), room) for room in _rooms(sizes)]
         kept = functools.cache(_kept)
         for i, (state, need) in enumerate(self._states.items()):
+            least = self._runs.least_room(state)
             for number, room in rooms:
-                row[i, number] = place[state, kept(room, need)]
+                row[i, number] = place[state, kept(room, least, need)]
         if self._first_rows:
             place = {one: len(table) + 1 + i for i, one in enumerate(self._first_rows)}
             [(state, need)] = _needs(self._first_rows).items()
-            each = {_number(room, sizes): place[state, _kept(room, need)] for room in _rooms(sizes)}
+            least = self._runs.least_room(state)
+            each = {number: place[state, kept(room, least, need)] for number, room in rooms}
             row = np.concatenate([row, [[each[i] for i in range(len(each))]]])
         return row, whole, token_class
 
@@ -380,11 +485,17 @@ class _Tables:
                     row[here] = [-2 - numbers[then, ways[i][1]] for i in np.flatnonzero(here)]
                     continue
                 if place:
-                    row[here] = found[place[then, _kept(room, needs[then])]][here]
+                    least = self._runs.least_room(then)
+                    row[here] = found[place[then, _kept(room, least, needs[then])]][here]
                 row[here & is_empty] = self._outcomes[then, ()]
             frame_row[frame + 1, _number(room, sizes)] = len(rows)
             rows.append(row)
         return frame_row, np.stack(rows)
+
+
+def _product(starts: np.ndarray, texts: np.ndarray) -> np.ndarray:
+    """All pairs of some starts and texts, int ``[2, n]``."""
+    return np.stack([np.repeat(starts, len(texts)), np.tile(texts, len(starts))])
 
 
 def _needs(rows: Sequence[tuple[int, Room]]) -> dict[int, Room]:
@@ -405,9 +516,10 @@ def _count(sizes: Room) -> int:
     return int(np.prod(sizes, dtype=np.int64))
 
 
-def _kept(room: Room, need: Room) -> Room:
-    """A room, where one that is needed or more is ample."""
-    return tuple(AMPLE if have >= n else have for have, n in zip(room, need, strict=True))
+def _kept(room: Room, least: Room, need: Room) -> Room:
+    """A room, of which there is at least some, where one that is needed or more is ample."""
+    each = zip(map(max, room, least), need, strict=True)
+    return tuple(AMPLE if have >= n else have for have, n in each)
 
 
 def _number(room: Room, sizes: Room) -> int:
@@ -424,11 +536,11 @@ def _merged(frame_table: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, np.
         first, number = distinct(frame_table.T)
         if len(first) == frame_table.shape[1]:
             return frame_table, table
-        number = np.append(number, 0)
-        frame_table, table = (
-            np.where(x <= -2, -2 - number[np.clip(-2 - x, 0, len(number) - 1)], x).astype(np.int32)
-            for x in (frame_table[:, first], table)
-        )
+        both = frame_table[:, first].copy(), table.copy()
+        for one in both:
+            asks = one <= -2
+            one[asks] = -2 - number[-2 - one[asks]]
+        frame_table, table = both
 
 
 def _rows_of_bits(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

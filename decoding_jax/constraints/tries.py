@@ -3,21 +3,26 @@
 Most states of a schema are within a string, where nearly every token may follow, and all characters
 but a few lead to one state. Nodes that a state reaches in the same way are therefore one set, which
 is stepped by all bytes that lead to one state together. The sets are kept for other states and
-other automata of the vocabulary; small ones are followed node by node.
+other automata of the vocabulary, until there are many; small ones are followed node by node.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
+import weakref
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 _FEW = 64  # texts, which are followed one by one
 _WIDE = 32  # bytes that may follow a place, from which texts are followed as sets
-_MOST_KEPT = 1 << 22  # nodes of all sets that a trie remembers
+_MANY = 4096  # texts, from which those after each byte of a name are a set of their own
+_OF_NAMES = np.isin(np.arange(256), [*b"$-./@_ 0123456789", *range(65, 91), *range(97, 123)])
+_EACH = np.eye(256, dtype=bool)
+_MOST_KEPT = 1 << 24  # nodes of all sets that a trie remembers, each of a few bytes
 
 
 class Steps(Protocol):
@@ -59,6 +64,7 @@ class NodeSet:
       children, bytes: their children, and the byte that leads to each.
       has: bool ``[256]``, which bytes these are.
       size: how many texts begin with those of the nodes.
+      held: how many nodes these are, with the children.
       number: one of its own.
     """
 
@@ -71,6 +77,7 @@ class NodeSet:
         self.has = np.zeros(256, bool)
         self.has[self.bytes] = True
         self.size = int(trie.size[nodes].sum())
+        self.held = len(nodes) + len(self.children)
 
 
 class Trie:
@@ -81,7 +88,7 @@ class Trie:
 
     Attributes:
       texts: the texts, none of them empty.
-      parent, byte: int ``[N]``, the node before each node, and the byte between; 0 is the root.
+      parent, byte: ``[N]``, the node before each node, and the byte between; 0 is the root.
       begin: int ``[N + 1]``, the first child of each node.
       children: int ``[N]``, how many each node has.
       depth: int ``[N]``, the length of each node's text.
@@ -114,17 +121,19 @@ class Trie:
             count += len(begins)
             going = lengths[live] > depth
             live, above = live[going], node[going]
-        self.parent, self.byte, self.depth, self.text, self.first, self.last = (
-            np.concatenate(part) for part in zip(*parts, strict=True)
+        self.parent, byte, self.depth, self.text, self.first, self.last = (
+            np.concatenate(part).astype(np.int32) for part in zip(*parts, strict=True)
         )
         self.parent[0] = -1
-        self.begin = np.searchsorted(self.parent, np.arange(count + 1))
+        self.byte = byte.astype(np.uint8)
+        self.begin = np.searchsorted(self.parent, np.arange(count + 1)).astype(np.int32)
         self.children = self.begin[1:] - self.begin[:-1]
         self.size = self.last - self.first
-        self._sets: dict[bytes, NodeSet] = {}
-        self._steps: dict[tuple[int, bytes, bool], NodeSet] = {}
+        self._sets: weakref.WeakValueDictionary[bytes, NodeSet] = weakref.WeakValueDictionary()
+        self._alone: dict[int, NodeSet] = {}
+        self._steps: dict[tuple[int, bytes, bool], NodeSet] = {}  # by their last use
         self._count = itertools.count()  # of the sets that there have been
-        self._held = 0  # nodes of sets that are remembered
+        self._held = 0  # nodes of the sets of all steps
 
     def places(self, texts: Sequence[bytes]) -> np.ndarray:
         """Where each text is among the different ones, which an empty text comes after."""
@@ -133,38 +142,74 @@ class Trie:
 
     def set_of(self, nodes: np.ndarray) -> NodeSet:
         """The set of some sorted nodes."""
-        key = nodes.tobytes()
-        if key not in self._sets:
-            self._sets[key] = NodeSet(self, nodes, next(self._count))
-            self._held += len(nodes) + len(self._sets[key].children)
-        return self._sets[key]
+        nodes = nodes.astype(np.int32)
+        key = hashlib.blake2b(nodes.tobytes(), digest_size=16).digest()
+        found = self._sets.get(key)
+        if found is None:
+            found = self._sets[key] = NodeSet(self, nodes, next(self._count))
+        return found
+
+    def alone(self, node: int) -> NodeSet:
+        """The set of one node, which is remembered for good: those of many texts are few."""
+        if node not in self._alone:
+            self._alone[node] = self.set_of(np.array([node]))
+        return self._alone[node]
 
     def after(self, some: NodeSet, mask: np.ndarray, repeat: bool = False) -> NodeSet:
         """The nodes after some bytes of a mask ``[256]``: one, or as many as there are."""
-        if self._held > _MOST_KEPT:
-            self._steps.clear()
-            self._sets.clear()
-            self._held = 0
         key = some.number, mask.tobytes(), repeat
-        if key not in self._steps:
-            if not repeat:
-                found = self.set_of(some.children[mask[some.bytes]])
-            else:
-                nodes = some.children[mask[some.bytes]]
+        found = self._steps.pop(key, None)
+        if found is None:
+            nodes = some.children[mask[some.bytes]]
+            if repeat:
                 parts = [some.nodes]
                 while len(nodes):
                     parts.append(nodes)
                     nodes = ranges(self.begin[nodes], self.children[nodes])
                     nodes = nodes[mask[self.byte[nodes]]]
-                found = self.set_of(np.sort(np.concatenate(parts)))
-            self._steps[key] = found
-            self._held += 16  # for the step itself
-        return self._steps[key]
+                nodes = np.sort(np.concatenate(parts))
+            found = self.set_of(nodes)
+            self._held += found.held
+            while self._held > _MOST_KEPT and self._steps:
+                self._held -= self._steps.pop(next(iter(self._steps))).held
+        self._steps[key] = found
+        return found
 
 
 def ranges(begin: np.ndarray, count: np.ndarray) -> np.ndarray:
     """The numbers from each beginning on, so many of each, one after another."""
-    return np.arange(count.sum()) + np.repeat(begin - np.cumsum(count) + count, count)
+    ends = np.cumsum(count, dtype=begin.dtype)
+    return np.arange(ends[-1] if len(ends) else 0, dtype=begin.dtype) + np.repeat(
+        begin - ends + count, count
+    )
+
+
+class _Kind(NamedTuple):
+    """What bytes do to some places.
+
+    Attributes:
+      same: the bytes that change nothing, bool ``[256]``, or None.
+      bytes: one byte of each set of other ones that lead to one place.
+      masks: these sets, bool ``[n, 256]``.
+      tells_names: whether many bytes lead to one place, of which some that names have are none.
+        Schemas differ in these, so that sets of what follows would serve one schema alone.
+    """
+
+    same: np.ndarray | None
+    bytes: np.ndarray
+    masks: np.ndarray
+    tells_names: bool
+
+
+def _kind(blocks: np.ndarray) -> _Kind:
+    """The kind of a place, by the first byte that leads where each does; -1 nowhere, -2 back."""
+    bytes_ = np.unique(blocks[blocks >= 0])
+    same, masks = blocks == -2, blocks == bytes_[:, None]
+    named = (masks & _OF_NAMES).sum(axis=1)
+    some_names = (masks.sum(axis=1) > _WIDE) & (named > 0) & (named < _OF_NAMES.sum())
+    is_repeated = bool(same.any())
+    tells_names = not is_repeated and bool(some_names.any())
+    return _Kind(same if is_repeated else None, bytes_, masks, tells_names)
 
 
 class Walk:
@@ -174,7 +219,7 @@ class Walk:
         self._trie, self._steps, self.texts = trie, steps, trie.texts
         self._kind: dict[int, int] = {}  # which bytes do the same to each place
         self._kinds: dict[bytes, int] = {}
-        self._blocks: list[tuple[np.ndarray | None, list[tuple[int, np.ndarray]]]] = []
+        self._all_kinds: list[_Kind] = []
 
     def edges(self, starts: np.ndarray) -> Edges:
         """Where texts lead from the places ``starts``; edges have the numbers of these."""
@@ -186,7 +231,7 @@ class Walk:
         number = np.arange(len(starts))
         self._steps.find(starts)
         live = (self._steps.table[starts] >= 0).sum(axis=1) > _WIDE
-        self._put(self._trie.set_of(np.zeros(1, np.int64)), number[live], starts[live])
+        self._put(self._trie.alone(0), number[live], starts[live])
         few = number[~live]
         self._alone.append(np.stack([few, np.zeros_like(few), starts[~live]]))
         while self._sets or self._alone:
@@ -210,18 +255,28 @@ class Walk:
 
     def _follow_set(self, some: NodeSet, starts: np.ndarray, places: np.ndarray) -> None:
         self._steps.find(places)
-        kind = self._kind_of(places)
-        for number in np.unique(kind).tolist():
-            own = np.flatnonzero(kind == number)
+        number_of, named = self._kind_of(places), []
+        for number in np.unique(number_of).tolist():
+            own = np.flatnonzero(number_of == number)
             begins, at = starts[own], places[own]
-            same, others = self._blocks[number]
-            nodes = some if same is None else self._trie.after(some, same, repeat=True)
+            kind = self._all_kinds[number]
+            nodes = some if kind.same is None else self._trie.after(some, kind.same, repeat=True)
             if len(nodes.texts):
                 self._shared.append((nodes.texts, begins, at))
-            for byte, mask in others:
-                if (mask & nodes.has).any():
-                    after = self._trie.after(nodes, mask)
-                    self._put(after, begins, self._steps.table[at, byte])
+            masks = kind.masks & nodes.has
+            if kind.tells_names and some.size > _MANY:
+                masks &= ~_OF_NAMES
+                named.append(own)
+            for i in np.flatnonzero(masks.any(axis=1)).tolist():
+                after = self._trie.after(nodes, masks[i])
+                self._put(after, begins, self._steps.table[at, kind.bytes[i]])
+        if named:
+            own = np.concatenate(named)
+            for byte in np.flatnonzero(_OF_NAMES & some.has).tolist():
+                then = self._steps.table[places[own], byte]
+                if (then >= 0).any():
+                    after = self._trie.after(some, _EACH[byte])
+                    self._put(after, starts[own[then >= 0]], then[then >= 0])
 
     def _kind_of(self, places: np.ndarray) -> np.ndarray:
         """A number for each place, of those whose bytes lead to one place alike."""
@@ -241,11 +296,8 @@ class Walk:
             for one, row in zip(new.tolist(), block, strict=True):
                 key = row.tobytes()
                 if key not in self._kinds:
-                    self._kinds[key] = len(self._blocks)
-                    firsts = [b for b in np.unique(row).tolist() if b >= 0]
-                    same = row == -2
-                    others = [(b, row == b) for b in firsts]
-                    self._blocks.append((same if same.any() else None, others))
+                    self._kinds[key] = len(self._all_kinds)
+                    self._all_kinds.append(_kind(row))
                 self._kind[one] = self._kinds[key]
         return np.array([self._kind[one] for one in each.tolist()], np.int64)[index]
 
@@ -271,7 +323,7 @@ class Walk:
             many[many] = (steps.table[place[many]] >= 0).sum(axis=1) > _WIDE
             for one in np.unique(node[many]).tolist():
                 own = many & (node == one)
-                self._put(trie.set_of(np.array([one])), start[own], place[own])
+                self._put(trie.alone(one), start[own], place[own])
             start, node, place = start[~many], node[~many], place[~many]
         ends = trie.text[node] >= 0
         if ends.any():

@@ -32,6 +32,9 @@ GRAMMARS = {
     "around": 'start: "a" start? "b" | start "c"',
     "may be empty after it": 'start: "(" start ")" tail | "1"\ntail: "x"?',
     "two that nest": 'start: "a" other "b" | "1"\nother: "c" start "d" | "e" other "f" | start',
+    "four that nest": (
+        'start: w x y z\nw: "(" w ")" | "1"\nx: "[" x? "]"\ny: "{" y? "}"\nz: "a" z? "b"'
+    ),
     "not within itself": 'start: a_s "b" a_s\na_s: "a" a_s |',
     "no frame is asked for": 'start: "b" | "b" start | start | "c"',
 }
