@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -37,13 +37,14 @@ def in_utf8(automaton: Automaton) -> Automaton:
       >>> [in_utf8(dots).accepts("éa".encode()[:n]) for n in (2, 3)]
       [False, True]
     """
-    return _encoded(automaton, False)
+    return _encoded(automaton, _raw)
 
 
-def in_json(automaton: Automaton) -> Automaton:
+def in_json(automaton: Automaton, any_escapes: bool = False) -> Automaton:
     r"""The automaton of the strings in JSON whose texts are those of an automaton.
 
     A character is escaped where JSON asks for it, in its short form if there is one; ``/`` may be.
+    With ``any_escapes``, each may be, in any form.
 
     Example:
       >>> from decoding_jax.constraints.expressions import Repeat
@@ -52,10 +53,15 @@ def in_json(automaton: Automaton) -> Automaton:
       [True, True, False]
     """
     quote = Symbols(((34, 34),))
-    return compiled(sequence(quote, Compiled(_encoded(automaton, True)), quote))
+    bytes_of = _in_json_or_escaped if any_escapes else _in_json
+    return compiled(sequence(quote, Compiled(_encoded(automaton, bytes_of)), quote))
 
 
-def _encoded(automaton: Automaton, is_json: bool) -> Automaton:
+BytesOf = Callable[[int, int], Iterator[Expression]]
+"""Gives the bytes of the code points of an interval."""
+
+
+def _encoded(automaton: Automaton, bytes_of: BytesOf) -> Automaton:
     columns, place = automata.distinct(automaton.table.T)
     ends = np.append(automaton.starts[1:], automata.END) - 1
     of_column: list[list[Interval]] = [[] for _ in columns]
@@ -66,7 +72,7 @@ def _encoded(automaton: Automaton, is_json: bool) -> Automaton:
             (max(low, a), min(high, b)) for a, b in CHARACTERS.intervals if low <= b and high >= a
         ]
     live = [i for i, c in enumerate(columns) if (automaton.table[:, c] >= 0).any()]
-    reader = _reader(tuple(symbols(of_column[i]).intervals for i in live), is_json)
+    reader = _reader(tuple(symbols(of_column[i]).intervals for i in live), bytes_of)
     return _read_by(reader, automaton, columns[live])
 
 
@@ -103,13 +109,13 @@ def _read_by(reader: Automaton, automaton: Automaton, columns: np.ndarray) -> Au
 
 
 @functools.lru_cache(256)
-def _reader(kinds: tuple[tuple[Interval, ...], ...], is_json: bool) -> Automaton:
+def _reader(kinds: tuple[tuple[Interval, ...], ...], bytes_of: BytesOf) -> Automaton:
     """Reads the bytes of one character, and then a symbol that says of which kind it is."""
     parts = []
     for number, intervals in enumerate(kinds):
         kind = Symbols(((_READ + number, _READ + number),))
         for low, high in intervals:
-            parts += [sequence(x, kind) for x in (_in_json if is_json else _raw)(low, high)]
+            parts += [sequence(x, kind) for x in bytes_of(low, high)]
     return compiled(union(*parts))
 
 
@@ -122,8 +128,50 @@ def _in_json(low: int, high: int) -> Iterator[Expression]:
             yield text(f"\\{letter}".encode())
     for code in range(low, min(high, 31) + 1):
         if chr(code) not in _ESCAPED:
-            digits = [symbols([(ord(x), ord(x)) for x in (d, d.upper())]) for d in f"{code:02x}"]
-            yield sequence(text(rb"\u00"), *digits)
+            yield from _unit(code, code)
+
+
+def _in_json_or_escaped(low: int, high: int) -> Iterator[Expression]:
+    yield from _in_json(low, high)
+    if low <= 0xFFFF:
+        yield from _unit(low, min(high, 0xFFFF))
+    # Others are two units, of which each has ten bits.
+    low, high = max(low - 0x10000, 0), high - 0x10000
+    while low <= high:
+        last = min(high, low | 0x3FF)
+        if low & 0x3FF == 0 and high - low >= 0x3FF:
+            last = ((high + 1) & ~0x3FF) - 1
+        for first in _unit(0xD800 + (low >> 10), 0xD800 + (last >> 10)):
+            for second in _unit(0xDC00 + (low & 0x3FF), 0xDC00 + (last & 0x3FF)):
+                yield sequence(first, second)
+        low = last + 1
+
+
+def _unit(low: int, high: int) -> Iterator[Expression]:
+    """The escapes of the code units of an interval, by four hexadecimal digits."""
+    for digits in _hexadecimal(low, high, 4):
+        yield sequence(text(rb"\u"), digits)
+
+
+def _hexadecimal(low: int, high: int, count: int) -> Iterator[Expression]:
+    """Numbers of so many digits, as sequences of intervals of digits."""
+    step = 16 ** (count - 1)
+    begin, end = low // step, high // step
+    if low % step == 0 and high % step == step - 1:
+        yield sequence(_digit(begin, end), *[_digit(0, 15)] * (count - 1))
+    elif begin == end:
+        for rest in _hexadecimal(low % step, high % step, count - 1):
+            yield sequence(_digit(begin, begin), rest)
+    else:
+        yield from _hexadecimal(low, (begin + 1) * step - 1, count)
+        if end - begin > 1:
+            yield from _hexadecimal((begin + 1) * step, end * step - 1, count)
+        yield from _hexadecimal(end * step, high, count)
+
+
+def _digit(low: int, high: int) -> Expression:
+    places = {ord(f(f"{i:x}")) for i in range(low, high + 1) for f in (str.lower, str.upper)}
+    return symbols([(place, place) for place in places])
 
 
 def _raw(low: int, high: int) -> Iterator[Expression]:

@@ -128,6 +128,7 @@ class Objects:
       low: the least number of properties.
       high: the largest number, or None.
       evaluated: the names that some keyword has looked at.
+      some: names, each with a goal that at least one property of such a name follows.
     """
 
     properties: tuple[tuple[str, Goal], ...] = ()
@@ -136,6 +137,7 @@ class Objects:
     low: int = 0
     high: int | None = None
     evaluated: Expression = NOTHING
+    some: tuple[tuple[Expression, Goal], ...] = ()
 
     def goal(self, name: str) -> Goal:
         """The goal of a property."""
@@ -144,6 +146,10 @@ class Objects:
                 return goal
         codes = [*map(ord, name)]
         return next(goal for names, goal, _ in self.others if compiled(names).accepts(codes))
+
+    def known(self) -> list[str]:
+        """The names of properties and of required ones."""
+        return [*dict.fromkeys((*(name for name, _ in self.properties), *self.required))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -306,9 +312,48 @@ def none_of(one: Arrays | Objects, is_empty: Callable[[Goal], bool]) -> bool:
         )
     if any(is_empty(one.goal(name)) for name in one.required):
         return True
+    if not all(_may_have(one, names, wanted, is_empty) for names, wanted in one.some):
+        return True
     if one.low and all(is_empty(goal) for _, goal, _ in one.others):
         return sum(not is_empty(goal) for _, goal in one.properties) < one.low
     return False
+
+
+def _may_have(
+    one: Objects, names: Expression, wanted: Goal, is_empty: Callable[[Goal], bool]
+) -> bool:
+    """Whether a property of some names may follow a goal."""
+    if any(not is_empty(one.goal(name) | wanted) for name in _of_names(one, names)):
+        return True
+    known = union(*(text([*map(ord, name)]) for name in one.known()))
+    return any(
+        not is_empty(goal | wanted) and not compiled(both(some, Without(names, known))).is_empty
+        for some, goal, _ in one.others
+    )
+
+
+def _of_names(one: Objects, names: Expression) -> list[str]:
+    automaton = compiled(names)
+    return [name for name in one.known() if automaton.accepts(map(ord, name))]
+
+
+def with_named(one: Objects) -> Iterator[Objects]:
+    """Alternatives for some of the objects, where one that is named follows each goal of ``some``.
+
+    Those of which another property follows it are left out.
+    """
+    if not one.some:
+        yield one
+        return
+    [(names, wanted), *rest] = one.some
+    for name in _of_names(one, names):
+        properties = dict(one.properties) | {name: one.goal(name) | wanted}
+        required = tuple(dict.fromkeys((*one.required, name)))
+        yield from with_named(
+            dataclasses.replace(
+                one, properties=tuple(properties.items()), required=required, some=tuple(rest)
+            )
+        )
 
 
 def _least(first: int | None, second: int | None) -> int | None:
@@ -351,6 +396,7 @@ def _objects(first: Objects, second: Objects) -> Objects:
         max(first.low, second.low),
         _least(first.high, second.high),
         union(first.evaluated, second.evaluated),
+        tuple(dict.fromkeys((*first.some, *second.some))),
     )
 
 
@@ -415,8 +461,16 @@ def _unlike_object(one: Objects) -> Iterator[Objects]:
         yield Objects(high=one.low - 1)
     if one.high is not None:
         yield Objects(low=one.high + 1)
-    if any(goal != ANYTHING for _, goal, _ in one.others):
-        raise UnfollowedError("not of patternProperties, propertyNames or additionalProperties")
+    known = union(*(text([*map(ord, name)]) for name, _ in one.properties))
+    for names, goal, _ in one.others:
+        for other in unlike(goal):
+            yield Objects(some=((Without(names, known) if one.properties else names, other),))
+    for names, wanted in one.some:
+        goals = [NEVER] if wanted == ANYTHING else [*unlike(wanted)]
+        if len(goals) > 1:
+            raise UnfollowedError("not of not of additionalProperties of several schemas")
+        rest = Without(ANY_TEXT, names), ANYTHING, False
+        yield Objects(others=((names, goals[0], True), rest))
 
 
 def unlike(goal: Goal) -> Iterator[Goal]:

@@ -16,8 +16,8 @@ from typing import Any
 
 from decoding_jax import fields
 from decoding_jax.constraints import automata, forms, numbers
-from decoding_jax.constraints.automata import Automaton
-from decoding_jax.constraints.definitions import reference
+from decoding_jax.constraints.automata import Automaton, TooManyStatesError
+from decoding_jax.constraints.definitions import MOST_PLACES, reference
 from decoding_jax.constraints.encodings import in_json
 from decoding_jax.constraints.expressions import (
     EMPTY,
@@ -46,8 +46,8 @@ from decoding_jax.constraints.forms import (
 from decoding_jax.constraints.references import Retrieve
 from decoding_jax.constraints.schemas import Schemas, unfollowed
 
-LONGEST = 1024
-"""The characters that a string with a larger ``maxLength`` may have."""
+LONGEST = (1024, 128)
+"""The characters that a string with a larger ``maxLength`` may have; fewer if states are many."""
 
 _MOST_SUBSETS = 8  # items of a set that may be in any order
 SPACES = ("any", "none", "one")
@@ -61,10 +61,14 @@ class Style:
     Attributes:
       spaces: one of ``SPACES``.
       open_objects: whether objects may have properties of which the schema says nothing.
+      any_order: properties of objects of at most so many named ones may be in any order.
+      any_escapes: whether characters may be escaped that need not be.
     """
 
     spaces: str = "any"
     open_objects: bool = False
+    any_order: int = 0
+    any_escapes: bool = False
 
     def mark(self, character: str) -> Expression:
         """A character of the structure, with the space around it."""
@@ -103,11 +107,21 @@ def automata_of(
       (True, False)
     """
     schemas = Schemas(schema, name, retrieve)
-    writer = _Writer(schemas, name, max_depth, style)
-    nested = writer.find_nested(schemas.root)
-    goals = [schemas.root, *(goal for goal in nested if goal != schemas.root)]
-    writer.number = {goal: i for i, goal in enumerate(goals) if goal in nested}
-    made = [compiled(writer.own(goal)) for goal in goals]
+    for longest in LONGEST:
+        writer = _Writer(schemas, name, max_depth, style, longest)
+        nested = writer.find_nested(schemas.root)
+        goals = [schemas.root, *(goal for goal in nested if goal != schemas.root)]
+        writer.number = {goal: i for i, goal in enumerate(goals) if goal in nested}
+        try:
+            made = [compiled(writer.own(goal)) for goal in goals]
+        except TooManyStatesError:
+            if not writer.is_shorter_next:
+                raise
+            continue
+        if len(made) == 1 or sum(len(one.table) for one in made) <= MOST_PLACES:
+            break
+        if not writer.is_shorter_next:
+            break
     return made, [name if i == 0 else schemas.place(goal) for i, goal in enumerate(goals)]
 
 
@@ -116,11 +130,15 @@ class _Writer:
 
     Attributes:
       number: those that are definitions of their own.
+      is_shorter_next: whether some strings may be longer than they will be in another attempt.
     """
 
-    def __init__(self, schemas: Schemas, name: str, max_depth: int | None, style: Style):
+    def __init__(
+        self, schemas: Schemas, name: str, max_depth: int | None, style: Style, longest: int
+    ):
         self.schemas, self.number = schemas, dict[Goal, int]()
         self._name, self._max_depth, self._style = name, max_depth, style
+        self._longest, self.is_shorter_next = longest, False
         self._made: dict[Goal, Expression] = {}
         self._uses = Counter[Goal]()
 
@@ -157,7 +175,7 @@ class _Writer:
 
         Where a schema gives no type, they are those of the types that it says something about.
         """
-        form = self.schemas.form(goal)
+        form = self._with_named(goal, self.schemas.form(goal))
         kinds: dict[str, Any] = {
             "numbers": (numbers.NONE, numbers.ALL),
             "strings": ((), ALL.strings),
@@ -170,6 +188,17 @@ class _Writer:
         if of_any_type and len(idle) < len(kinds):
             return dataclasses.replace(form, null=False, booleans=frozenset(), **idle)
         return form
+
+    def _with_named(self, goal: Goal, form: Form) -> Form:
+        """The form, where a property that an object has to have is one that is named."""
+        if not any(one.some for one in form.objects):
+            return form
+        found = dict.fromkeys(one for many in form.objects for one in forms.with_named(many))
+        left = tuple(one for one in found if not forms.none_of(one, self.schemas.is_empty))
+        if not left:
+            keywords = "patternProperties, propertyNames or additionalProperties"
+            raise unfollowed(self.schemas.place(goal), f"not of {keywords}, of no known names")
+        return dataclasses.replace(form, objects=left)
 
     def _inner(self, goal: Goal) -> Iterator[Goal]:
         """The goals of items and properties, without those that nothing follows."""
@@ -203,9 +232,12 @@ class _Writer:
             return self._of_form(self._form(goal))
         except UnfollowedError as error:
             raise unfollowed(self.schemas.place(goal), str(error)) from None
-        except automata.TooManyStatesError:
+        except TooManyStatesError as error:
+            if error.args:  # It says where.
+                raise
             expected = f"a schema whose texts need at most {automata.MOST_STATES:,} states"
-            raise ValueError(f"{self.schemas.place(goal)}: expected {expected}, got more") from None
+            words = f"{self.schemas.place(goal)}: expected {expected}, got more"
+            raise TooManyStatesError(words) from None
 
     def _of(self, goal: Goal) -> Expression:
         """The expression of a goal within another one."""
@@ -217,11 +249,13 @@ class _Writer:
         return self._made[goal]
 
     def _of_form(self, form: Form) -> Expression:
+        lengths = [min(one.high, self._longest) for one in form.strings if one.high is not None]
+        self.is_shorter_next |= max(lengths, default=0) > LONGEST[-1]
         parts = [text(b"null")] if form.null else []
         parts += [text(b"true" if one else b"false") for one in sorted(form.booleans)]
         if form.numbers is not numbers.NONE:
             parts.append(_numbers(form.numbers))
-        parts += [_strings(one) for one in form.strings]
+        parts += [_strings(one, self._longest, self._style.any_escapes) for one in form.strings]
         parts += [self._array(one) for one in form.arrays]
         parts += [self._object(one) for one in form.objects]
         return union(*parts)
@@ -349,9 +383,10 @@ class _Writer:
     def _object(self, one: Objects) -> Expression:
         """The texts of an object: named properties in their order, and then others.
 
-        A state is the number of the next named property, how many properties there are for the
-        least number of them, and how many for the largest. Others may have equal names, so that
-        they count once for the least number.
+        A state is the number of the next named property, or the set of those that there are where
+        they may be in any order; how many properties there are for the least number of them, and
+        how many for the largest. Others may have equal names, so that they count once for the least
+        number.
         """
         if any(self.schemas.is_empty(one.goal(name)) for name in one.required):
             return NOTHING
@@ -375,6 +410,12 @@ class _Writer:
         if not any(required) and not low:
             net.skip(first, last)
         size = len(named)
+        in_order = size > self._style.any_order
+
+        needed = sum(1 << j for j, wanted in enumerate(required) if wanted)
+
+        def may_end(i: int) -> bool:
+            return i >= needed.bit_length() if in_order else not needed & ~i
 
         def put(place: Place, name: Expression, goal: Goal, i: int, counts: bool) -> None:
             _, least, most = place
@@ -385,25 +426,29 @@ class _Writer:
                 after[then] = net.state()
                 before.setdefault(then, net.state())
                 net.add(mark(","), after[then], before[then])
-                if not any(required[i:]) and then[1] >= low:
+                if may_end(i) and then[1] >= low:
                     net.skip(after[then], last)
             value = self._of(goal)
-            if low or high is not None:
+            if low or high is not None or not in_order:
                 value = Compiled(compiled(value))
             net.add(sequence(name, mark(":"), value), before[place], after[then])
 
         for place in after_each(before):
             i, least, most = place
-            if i < size:
-                name, goal = named[i]
-                key = text(json.dumps(name, ensure_ascii=False).encode())
-                put(place, key, goal, i + 1, True)
+            following = range(i, min(i + 1, size)) if in_order else range(size)
+            for j in following:
+                if in_order or not i >> j & 1:
+                    name, goal = named[j]
+                    key = text(json.dumps(name, ensure_ascii=False).encode())
+                    put(place, key, goal, i + 1 if in_order else i | 1 << j, True)
+            if in_order and i < size:
                 if not required[i]:
                     skipped = i + 1, least, most
                     net.skip(before[place], before.setdefault(skipped, net.state()))
                 continue
             for names, goal in unnamed:
-                put(place, _key(names), goal, size, least == min(low, size))
+                key = _key(names, self._style.any_escapes)
+                put(place, key, goal, i, least == min(low, size))
         return Compiled(net.automaton(begin, end))
 
 
@@ -417,8 +462,8 @@ def after_each(places: dict[Any, int]) -> Iterator[Any]:
 
 
 @functools.lru_cache(4096)
-def _key(names: Expression) -> Expression:
-    return Compiled(in_json(compiled(names)))
+def _key(names: Expression, any_escapes: bool) -> Expression:
+    return Compiled(in_json(compiled(names), any_escapes))
 
 
 @functools.lru_cache(4096)
@@ -427,17 +472,17 @@ def _numbers(some: numbers.Numbers) -> Expression:
 
 
 @functools.lru_cache(4096)
-def _strings(some: Strings) -> Expression:
+def _strings(some: Strings, longest: int, any_escapes: bool) -> Expression:
     if some.values is not None:
         formats = [compiled(one) for one in some.formats]
         values = [v for v in some.values if all(one.accepts(map(ord, v)) for one in formats)]
         texts = (json.dumps(value, ensure_ascii=False) for value in values)
         return union(*(text(one.encode()) for one in texts))
-    if some.high is not None and some.high > LONGEST:
-        if some.low > LONGEST:
+    if some.high is not None and some.high > longest:
+        if some.low > LONGEST[0]:
             raise UnfollowedError(f"minLength {some.low} beside maxLength")
-        some = dataclasses.replace(some, high=LONGEST)
-    return Compiled(in_json(compiled(some.language)))
+        some = dataclasses.replace(some, high=max(longest, some.low))
+    return Compiled(in_json(compiled(some.language), any_escapes))
 
 
 def _listed(form: Form) -> list[str] | None:

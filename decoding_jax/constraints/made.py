@@ -81,14 +81,16 @@ def json_schema(
     max_depth: int | None = None,
     spaces: str = "any",
     open_objects: bool = False,
+    any_order: int = 0,
+    any_escapes: bool = False,
     retrieve: Retrieve | None = None,
     vocab_size: int | None = None,
 ) -> PrefixAllowedTokens:
     """Keeps each text to JSON that is valid by a schema; otherwise as ``regex``.
 
-    Properties are in the order of the schema. ``docs/constraints.md`` lists the keywords that are
-    followed, and which valid texts are left out; a keyword that restricts values and is not
-    followed is an error.
+    Properties are in the order of the schema, but for ``any_order``. ``docs/constraints.md`` lists
+    the keywords that are followed, and which valid texts are left out; a keyword that restricts
+    values and is not followed is an error.
 
     Args:
       schema: a JSON Schema as a dict or a string, or a class of pydantic.
@@ -100,6 +102,10 @@ def json_schema(
         for those of ``json.dumps``.
       open_objects: whether objects may have properties of which the schema says nothing, and which
         it does not forbid.
+      any_order: properties of an object of at most so many named ones may be in any order; with n
+        of them, it has 2^n times as many states, so that a few are enough.
+      any_escapes: whether characters of strings may be escaped that need not be, as ``json.dumps``
+        escapes those beyond ASCII.
       retrieve: a function that gives the schema of an address outside of this one, or None.
 
     Raises:
@@ -125,7 +131,8 @@ def json_schema(
     """
     if spaces not in json_texts.SPACES:
         raise fields.error("spaces", f"one of {', '.join(json_texts.SPACES)}", spaces)
-    style = json_texts.Style(spaces, open_objects)
+    any_order = fields.as_count("any_order", any_order, 0)
+    style = json_texts.Style(spaces, open_objects, any_order, any_escapes)
     return _made("json_schema", schema, max_depth, tokenizer, vocab_size, "schema", style, retrieve)
 
 
@@ -192,7 +199,7 @@ def choice(
     for text in texts:
         if not isinstance(text, str) or not text:
             raise fields.error("texts", expected, text)
-    vocabulary = _vocabulary(tokenizer, vocab_size)
+    vocabulary = vocabulary_of(tokenizer, vocab_size)
     return _over_tokens(automata.of_texts([*map(str.encode, texts)]), vocabulary, "texts", texts)
 
 
@@ -296,7 +303,7 @@ def check_single(settings: Mapping[str, Any]) -> str | None:
 def free(tokenizer: Tokenizer, vocab_size: int) -> PrefixAllowedTokens:
     """A constraint that allows every token after every other one, for ``by_row``."""
     only_end = automata.of_edges([[]], [True])
-    like = _over_tokens(only_end, _vocabulary(tokenizer, vocab_size), "constraints", None)
+    like = _over_tokens(only_end, vocabulary_of(tokenizer, vocab_size), "constraints", None)
     classes = np.zeros(like.language.token_class.shape[-1], np.int32)
     language = CompressedAutomaton.of_classes(np.zeros((1, 1), np.int32), classes)
     first = None if like.first is None else 0
@@ -317,7 +324,7 @@ def _made(
     if max_depth is not None:
         max_depth = fields.as_count("max_depth", max_depth)
     style = json_texts.Style() if style is None else style
-    vocabulary = _vocabulary(tokenizer, vocab_size)
+    vocabulary = vocabulary_of(tokenizer, vocab_size)
 
     def make() -> PrefixAllowedTokens:
         if kind == "regex":
@@ -327,21 +334,34 @@ def _made(
         else:
             parts, places = grammars.automata_of(value, name)
         network = definitions.network_of(parts, places, max_depth, name)
-        if isinstance(network, Automaton):
-            return _over_tokens(network, vocabulary, name, value)
-        try:
-            made = network.automaton(_MOST_UNROLLED)
-        except TooManyStatesError:
-            if (stacked := token_pushdown.over_tokens(network, vocabulary)) is not None:
-                return dataclasses.replace(stacked, digest=vocabulary.digest)
-            made = network.automaton()
-        return _over_tokens(made, vocabulary, name, value)
+        return over_network(network, vocabulary, name, value)
 
     # What a function gives may change; what is no text is an error.
     if retrieve is not None or (kind != "json_schema" and not isinstance(value, str)):
         return make()
     said = as_json(value, name) if kind == "json_schema" else value
     return kept.kept([kind, said, max_depth, dataclasses.astuple(style)], vocabulary, make)
+
+
+def over_network(
+    network: definitions.Network | Automaton, vocabulary: Vocabulary, name: str, value: Any
+) -> PrefixAllowedTokens:
+    """The transform of definitions over bytes, by a stack if they are large.
+
+    Args:
+      network: of ``definitions.network_of``.
+      vocabulary: the texts of the tokens.
+      name, value: those of an argument, for errors.
+    """
+    if isinstance(network, Automaton):
+        return _over_tokens(network, vocabulary, name, value)
+    try:
+        made = network.automaton(_MOST_UNROLLED)
+    except TooManyStatesError:
+        if (stacked := token_pushdown.over_tokens(network, vocabulary)) is not None:
+            return dataclasses.replace(stacked, digest=vocabulary.digest)
+        made = network.automaton()
+    return _over_tokens(made, vocabulary, name, value)
 
 
 def _of_pattern(pattern: str, name: str) -> Automaton:
@@ -356,7 +376,7 @@ def _of_pattern(pattern: str, name: str) -> Automaton:
 _VOCABULARIES: dict[int, tuple[weakref.ref[Any], dict[Any, Vocabulary]]] = {}  # by identity
 
 
-def _vocabulary(tokenizer: Tokenizer, vocab_size: int | None) -> Vocabulary:
+def vocabulary_of(tokenizer: Tokenizer, vocab_size: int | None) -> Vocabulary:
     """The texts of the tokens, which are read once for each tokenizer."""
     place = id(tokenizer)
     refers, known = _VOCABULARIES.get(place, (None, {}))

@@ -500,6 +500,7 @@ class Schemas:
                     one.low,
                     one.high,
                     ANY_TEXT,
+                    one.some,
                 )
         if "unevaluatedItems" in given:
             goal = self.goal(part.within(given["unevaluatedItems"], "unevaluatedItems"))

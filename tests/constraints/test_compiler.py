@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from decoding_jax import constraints
-from decoding_jax.constraints import encodings, json_texts, kept, numbers, patterns
+from decoding_jax.constraints import automata, encodings, json_texts, kept, numbers, patterns
 from decoding_jax.constraints.expressions import (
     Repeat,
     Series,
@@ -130,6 +130,7 @@ def test_characters_are_those_of_utf_8_and_of_json():
         kind = symbols([(0, rng.randrange(200)), (bounds[0], bounds[1]), (bounds[2], bounds[3])])
         made = compiled(both(kind, encodings.CHARACTERS))
         utf8, in_json = encodings.in_utf8(made), encodings.in_json(made)
+        escaped = encodings.in_json(made, any_escapes=True)
         near = {b + d for b in (*bounds, 0x7F, 0x7FF, 0xFFFF) for d in (-1, 0, 1)}
         for code in {*range(200), *rng.sample(range(last), 200), *near}:
             if 0 <= code <= last and not 0xD800 <= code < 0xE000:
@@ -137,6 +138,14 @@ def test_characters_are_those_of_utf_8_and_of_json():
                 assert utf8.accepts(chr(code).encode()) == inside
                 text = json.dumps(chr(code), ensure_ascii=False)
                 assert in_json.accepts(text.encode()) == inside
+                if code not in near and code % 8:
+                    continue
+                units = chr(code).encode("utf-16-be").hex()
+                units = "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
+                assert json.loads(f'"{units}"') == chr(code)
+                for one in (text, f'"{units}"', '"' + units.upper().replace("U", "u") + '"'):
+                    assert escaped.accepts(one.encode()) == inside
+                assert not escaped.accepts(f'"{units[:6]}'.encode())
 
 
 def test_numbers_follow_bounds_by_value():
@@ -192,6 +201,8 @@ def test_what_is_large_is_compiled_in_a_moment_or_is_one_error(huge):
     assert time.process_time() - begin < 6  # on a busy machine; alone it is about 1
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
 
+
+CLOSED = {"additionalProperties": False}
 
 # Schemas with texts that are valid and texts that are not, which one could take for valid.
 TRAPS = [
@@ -302,6 +313,36 @@ TRAPS = [
         ['{"a": 4}', '{"a": 1}', "{}"],
     ),
     ({"not": {"type": "object"}, "type": ["object", "boolean"]}, ["true"], ["{}"]),
+    (
+        {
+            "oneOf": [
+                {"properties": {"a": {}, "b": {}}, **CLOSED},
+                {"properties": {"b": {}, "c": {}}, **CLOSED},
+            ],
+            "type": "object",
+            "properties": {key: {"type": "integer"} for key in "abc"},
+        },
+        ['{"a": 1}', '{"a": 1, "b": 2}', '{"b": 2, "c": 3}', '{"c": 3}'],
+        ["{}", '{"b": 2}', '{"a": 1, "c": 3}', '{"d": 4}'],
+    ),
+    (
+        {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", 2]}},
+            "not": {"properties": {"a": {}}, "additionalProperties": {"type": "string"}},
+        },
+        ['{"b": 2}', '{"a": 1, "b": 2}'],
+        ["{}", '{"a": 1}', '{"b": "x"}', '{"a": 1, "b": "x"}'],
+    ),
+    (
+        {
+            "type": "object",
+            "properties": {"a": {"const": 1}, "b": {"const": 2}},
+            "not": {"not": {"properties": {"a": {}}, **CLOSED}},
+        },
+        ["{}", '{"a": 1}'],
+        ['{"b": 2}', '{"a": 1, "b": 2}'],
+    ),
     ({"type": "string", "format": "date"}, ['"2024-02-29"'], ['"2023-02-29"', '"0000-01-01"']),
     ({"type": "string", "minLength": 2, "pattern": "^a*$"}, ['"aa"'], ['"a"']),
 ]
@@ -321,6 +362,20 @@ def test_texts_that_follow_a_schema_are_valid(schema, valid, invalid):
         assert not accepts(text), text
 
 
+def test_strings_are_shorter_where_states_would_be_too_many(monkeypatch):
+    accepts = acceptor({"type": "string", "maxLength": 1000})
+    assert [accepts(f'"{"é" * n}"') for n in (1000, 1001)] == [True, False]
+    monkeypatch.setattr(automata, "MOST_STATES", 5000)
+    accepts = acceptor({"type": "array", "items": {"type": "string", "maxLength": 900}})
+    assert [accepts(f'["{"é" * n}"]') for n in (128, 129)] == [True, False]
+    accepts = acceptor({"type": "string", "minLength": 140, "maxLength": 900})
+    assert [accepts(f'"{"é" * n}"') for n in (139, 140, 141)] == [False, True, False]
+    with pytest.raises(
+        ValueError, match="schema: expected a schema whose texts need at most 5,000"
+    ):
+        acceptor({"type": "string", "minLength": 500})
+
+
 def test_white_space_and_open_objects_are_settings():
     schema = {"type": "object", "properties": {"a": {"const": [1, 2]}}, "required": ["a"]}
     texts = ['{"a":[1,2]}', '{"a": [1, 2]}', '{ "a" :[ 1,2 ] }']
@@ -335,6 +390,33 @@ def test_white_space_and_open_objects_are_settings():
     assert len(json_texts.automata_of(schema, "schema", 2, json_texts.Style())[0]) == 1
     with pytest.raises(ValueError, match="spaces: expected one of any, none, one, got 'two'"):
         constraints.json_schema(schema, ByteTokenizer(), spaces="two")
+
+
+def test_properties_may_be_in_any_order():
+    """Beside ``jsonschema``, with all texts of up to three properties."""
+    jsonschema = pytest.importorskip("jsonschema")
+    values = {"a": "1", "b": "2", "c": "3", "d": "4"}
+    orders = [keys for n in range(4) for keys in itertools.permutations(values, n)]
+    texts = ["{" + ", ".join(f'"{k}": {values[k]}' for k in keys) + "}" for keys in orders]
+    whole = {"type": "integer"}
+    named = {"type": "object", "properties": {"a": {"const": 1}, "b": whole, "c": whole}}
+    for more in (
+        {"required": ["b"]},
+        {"required": ["c", "a"], "additionalProperties": {"const": 4}},
+        {"minProperties": 2, "additionalProperties": False},
+        {"maxProperties": 1, "required": ["b"]},
+    ):
+        schema = {"additionalProperties": whole, **named, **more}
+        checked = jsonschema.Draft202012Validator(schema)
+        accepts = acceptor(schema, json_texts.Style(any_order=3))
+        assert [accepts(x) for x in texts] == [checked.is_valid(json.loads(x)) for x in texts]
+        accepts = acceptor(schema, json_texts.Style(any_order=2))
+        in_order = [
+            text for keys, text in zip(orders, texts, strict=True) if [*keys] == sorted(keys)
+        ]
+        assert [x for x in texts if accepts(x)] == [
+            x for x in in_order if checked.is_valid(json.loads(x))
+        ]
 
 
 def test_schemas_of_other_addresses_are_given_by_a_function():
