@@ -20,6 +20,7 @@ import gin
 from decoding_jax import Prompt, Stop, constraints, infer, strategies, transforms
 from decoding_jax.models import GPT2, GPT2Config
 from decoding_jax.shell import command
+from decoding_jax.strategies.speculative.drafters.base import Path as TextsBefore
 from decoding_jax.testing import TableLM, chi_square, log_probs
 from decoding_jax.text import ByteTokenizer, response_formats
 from decoding_jax.text.stop_strings import check_constraint
@@ -105,6 +106,50 @@ STRATEGIES = {
     "speculative_sample": strategies.SpeculativeSample(**SPECULATIVE, **SETTINGS),
     "a tree of drafts": strategies.SpeculativeSample(num_drafts=2, **SPECULATIVE, **SETTINGS),
 }
+
+
+def test_forced_tokens_are_those_without_a_choice(monkeypatch):
+    """Of "abcd", "ab" and "a" are only beginnings; nothing is proposed where texts differ."""
+    tokenizer = Pieces(["a", "b", "ab", "abc", "c", "d", "cd"])
+    flat = constraints.regex("abcd(a|bb)", tokenizer)
+    monkeypatch.setattr("decoding_jax.constraints.made._MOST_UNROLLED", 0)
+    nested = constraints.grammar('start: "a" start "b" | "cd"', tokenizer, max_depth=3)
+    for constraint, texts in (
+        (flat, {(): [3, 5, -1, -1], (3, 5): [-1] * 4, (3, 5, 1): [1, 7, -1, -1], (4,): [-1] * 4}),
+        (nested, {(): [-1] * 4, (0, 0): [6, 1, 1, 7], (0, 6): [1, 7, -1, -1]}),
+    ):
+        tokens = np.zeros((1, len(texts), 4), np.int32)
+        for row, text in zip(tokens[0], texts, strict=True):
+            row[: len(text)] = text
+        length = np.array([[len(text) for text in texts]], np.int32)
+        path = TextsBefore(
+            Prompt(*map(jnp.asarray, ([[1]], [1]))), jnp.array(tokens), jnp.array(length)
+        )
+        guess = jax.jit(constraints.forced(constraint, tokenizer).guess, static_argnums=2)
+        np.testing.assert_array_equal(guess((), path, 4)[0], [*texts.values()])
+    with pytest.raises(
+        ValueError, match="constraint: expected one that was made for the tokenizer"
+    ):
+        constraints.forced(flat, TOKENIZER)
+
+
+@pytest.mark.exhaustive
+def test_forced_tokens_make_speculation_faster_and_change_nothing():
+    drafter = constraints.forced(CONSTRAINT, TOKENIZER)
+    want = decoding_jax.greedy(MODEL, PROMPT, transform=CONSTRAINT, **SETTINGS)
+    got = decoding_jax.speculative_sample(
+        MODEL,
+        drafter,
+        PROMPT,
+        jax.random.key(0),
+        verifier="greedy",
+        num_draft_tokens=3,
+        transform=CONSTRAINT,
+        **SETTINGS,
+    )
+    np.testing.assert_array_equal(got.tokens, want.tokens)
+    assert got.info.accepted.sum() > 0
+    assert got.info.target_calls < want.length.max()
 
 
 @pytest.mark.exhaustive
