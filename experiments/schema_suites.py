@@ -8,7 +8,8 @@ passes if it compiles, accepts its valid instances and refuses the others. The s
 checkout of JSON-Schema-Test-Suite, of which the groups of a draft are compiled. Instances are
 written as ``json.dumps`` does, and read by the automata over bytes; ``--gpt2``, a folder with
 ``vocab.json`` and ``merges.txt``, also makes the automata over tokens, and times them. A run that
-is broken off goes on where it was, and takes no constraint from disk.
+is broken off goes on where it was, and takes no constraint from disk. ``schemas.json`` has all that
+is found, from which ``experiments.tables`` writes a table.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import os
 import random
 import signal
 import statistics
@@ -29,9 +29,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from decoding_jax import constraints
-from decoding_jax.constraints import definitions, json_texts, kept
+from decoding_jax.constraints import definitions, json_texts, made
+from decoding_jax.constraints.automata import Automaton
+from decoding_jax.constraints.token_automata import Vocabulary
 from experiments.constraints import vocabulary
+from experiments.papers.results import versions
 from experiments.results import write_json
 
 Counts = dict[str, Any]
@@ -41,22 +43,21 @@ class OutOfTimeError(Exception):
     """A schema has taken longer than it may."""
 
 
-def acceptor(schema: Any, depth: int, retrieve: Any = None) -> Callable[[str], bool]:
-    """Whether a text follows a schema, with properties that it says nothing of."""
+def network_of(schema: Any, depth: int, retrieve: Any = None) -> definitions.Network | Automaton:
+    """The definitions of a schema over bytes, with properties that it says nothing of."""
     style = json_texts.Style(open_objects=True)
     parts, places = json_texts.automata_of(schema, "schema", depth, style, retrieve)
-    made = definitions.network_of(parts, places, depth, "schema")
-    return lambda text: made.accepts(text.encode())
+    return definitions.network_of(parts, places, depth, "schema")
 
 
-def judged(case: dict[str, Any], accepts: Callable[[str], bool]) -> Counter[str]:
+def judged(case: dict[str, Any], accepts: Callable[[bytes], bool]) -> Counter[str]:
     """How the instances of a schema are judged."""
     found = Counter[str]()
     for test in case["tests"]:
         kind = "valid" if test["valid"] else "invalid"
         found[kind] += 1
         text = json.dumps(test["data"], ensure_ascii=False)
-        found[f"{kind} accepted"] += accepts(text.encode(errors="replace").decode())
+        found[f"{kind} accepted"] += accepts(text.encode(errors="replace"))
     return found
 
 
@@ -67,7 +68,7 @@ def limited(seconds: int, run: Callable[[], Any]) -> Any:
         raise OutOfTimeError
 
     signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_PROF, seconds, 1)  # Again, where a callback drops it.
     try:
         return run()
     finally:
@@ -79,9 +80,12 @@ def measured(cases: Sequence[dict[str, Any]], file: Path, args: argparse.Namespa
 
     What is found of each is a line of a file; those that are there already are not taken again.
     """
-    tokens: Any = vocabulary(args.gpt2)[1] if args.gpt2 else None
-    if tokens is not None:
-        constraints.choice(["a"], tokens)  # The texts of tokens are sorted once.
+    tokens = None
+    if args.gpt2:
+        tokenizer: Any = vocabulary(args.gpt2)[1]
+        texts = tokenizer.token_texts(tokenizer.vocab_size)
+        tokens = Vocabulary(texts, tokenizer.eos_ids)
+        tokens.sorted_begun  # noqa: B018  The texts are sorted once for all schemas.
     known = (
         [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
     )
@@ -100,14 +104,15 @@ def of_case(case: dict[str, Any], tokens: Any, args: argparse.Namespace) -> dict
     schema, found = case["schema"], dict[str, Any]()
     begin = time.process_time()
     try:
-        make = functools.partial(acceptor, schema, args.depth, case.get("retrieve"))
-        accepts = limited(args.seconds, make)
+        make = functools.partial(network_of, schema, args.depth, case.get("retrieve"))
+        network = limited(args.seconds, make)
         found["seconds over bytes"] = time.process_time() - begin
-        found |= limited(args.seconds, functools.partial(judged, case, accepts))
         if tokens is not None:
-            begin = time.process_time()
-            limited(args.seconds, functools.partial(over, schema, tokens, args.depth))
+            run = functools.partial(made.over_network, network, tokens, "schema", schema)
+            language = limited(args.seconds, run).language
             found["seconds in all, over tokens"] = time.process_time() - begin
+            found["states"] = language.num_states
+        found |= limited(args.seconds, functools.partial(judged, case, network.accepts))
     except (ValueError, OutOfTimeError) as error:
         reason = str(error).partition(": expected ")[2] or "longer than it may take"
         found["refused"] = reason[:120]
@@ -136,11 +141,6 @@ def summed(known: Sequence[dict[str, Any]]) -> Counts:
         "judged otherwise": wrong,
         **{name: quantiles([one[name] for one in known if name in one]) for name in times},
     }
-
-
-def over(schema: Any, tokens: Any, depth: int) -> Any:
-    """The constraint over tokens."""
-    return constraints.json_schema(schema, tokens, max_depth=depth, open_objects=True)
 
 
 def quantiles(seconds: list[float]) -> dict[str, float]:
@@ -201,24 +201,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--suites_commit", help="the commit of a suite that is no checkout")
     args = parser.parse_args(argv)
-    os.environ[kept.VARIABLE] = ""
-    args.out.mkdir(parents=True, exist_ok=True)
-    told = {"depth": args.depth, "sample": args.sample, "seed": args.seed}
+    file = args.out / "schemas.json"
+    found = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    found |= {"depth": args.depth, "seconds": args.seconds, "versions": versions()}
     if args.maskbench:
-        cases = of_maskbench(args.maskbench, args.sample, args.seed)
+        sample = {"sample": args.sample, "seed": args.seed, "gpt2": args.gpt2 is not None}
         commit = args.suites_commit or commit_of(args.maskbench)
-        found = measured([*cases], args.out / "maskbench.jsonl", args)
-        found = {**told, "suite's commit": commit, **found}
-        write_json(args.out / "maskbench.json", found)
+        cases = [*of_maskbench(args.maskbench, args.sample, args.seed)]
+        of_cases = measured(cases, args.out / "maskbench.jsonl", args)
+        found["maskbench"] = {**sample, "suite's commit": commit, **of_cases}
         shown = ("counts", "seconds over bytes", "seconds in all, over tokens")
-        print(json.dumps({key: found[key] for key in shown}, indent=1))
+        print(json.dumps({key: of_cases[key] for key in shown}, indent=1))
+        write_json(file, found)
     for draft in ("draft2020-12", "draft7") if args.suite else ():
         commit = args.suites_commit or commit_of(args.suite)
-        cases = of_suite(args.suite, draft)
-        found = measured([*cases], args.out / f"{draft}.jsonl", args)
-        found = {"suite's commit": commit, **found}
-        write_json(args.out / f"{draft}.json", found)
-        print(draft, json.dumps(found["counts"], indent=1))
+        of_cases = measured([*of_suite(args.suite, draft)], args.out / f"{draft}.jsonl", args)
+        found[draft] = {"suite's commit": commit, **of_cases}
+        print(draft, json.dumps(of_cases["counts"], indent=1))
+        write_json(file, found)
 
 
 if __name__ == "__main__":
