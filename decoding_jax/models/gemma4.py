@@ -25,6 +25,7 @@ from decoding_jax import fields
 from decoding_jax.base import Array
 from decoding_jax.models import caches, decoder, gemma, layers, llama, positions, shared_keys, view
 from decoding_jax.models.attention import Part, soft_capped
+from decoding_jax.models.transposed import plain
 from decoding_jax.pytrees import pytree
 
 
@@ -352,7 +353,7 @@ class Gemma4(llama.Llama):
         # The embeddings of all layers are side by side in one table.
         params = dict(model.params)
         for name in ("per_layer_token_embedder", "per_layer_projection"):
-            params[name] = jax.tree.map(lambda x: x[:, :size], params[name])
+            params[name] = jax.tree.map(lambda x: x[:, :size], plain(params[name]))
         return dataclasses.replace(model, params=params)
 
     def shared_keys(

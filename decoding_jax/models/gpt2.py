@@ -14,6 +14,7 @@ from flax import linen as nn
 from decoding_jax.base import Array
 from decoding_jax.models import caches, decoder, layers, stack, view
 from decoding_jax.models.attention_choice import attend
+from decoding_jax.models.transposed import kernel_of
 from decoding_jax.pytrees import pytree
 
 
@@ -68,7 +69,7 @@ class QueryKeyValue(nn.Module):
     def __call__(self, x: Array) -> tuple[Array, Array, Array]:
         size, dtype = self.config.emb_dim, self.config.dtype
         init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal", 0, 2, 1)
-        kernel = self.param("kernel", init, (size, 3, size), jnp.float32)
+        kernel = kernel_of(self, init, (size, 3, size))
         bias = self.param("bias", nn.initializers.zeros_init(), (3, size), jnp.float32)
         y = layers.matmul(x, kernel, dtype).astype(dtype)
         y += bias.astype(dtype).reshape((1,) * (x.ndim - 1) + bias.shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +15,14 @@ from jax.sharding import PartitionSpec
 from decoding_jax.base import Array
 from decoding_jax.models import caches
 from decoding_jax.models.quantized import QuantizedArray
+from decoding_jax.models.transposed import TransposedKernel, kernel_of
 from decoding_jax.ops import precision
 from decoding_jax.sharding import meshes
 
+Kernel: TypeAlias = Array | QuantizedArray | TransposedKernel
 
-def matmul(x: Array, kernel: Array | QuantizedArray, dtype: str) -> Array:
+
+def matmul(x: Array, kernel: Kernel, dtype: str) -> Array:
     """The product ``x @ kernel`` of operands in ``dtype``, accumulated and returned in float32.
 
     A float32 ``x`` is multiplied in all its bits (``ops.precision``). A bfloat16 one is multiplied
@@ -27,7 +30,8 @@ def matmul(x: Array, kernel: Array | QuantizedArray, dtype: str) -> Array:
 
     Args:
       x: ``[..., D]``.
-      kernel: ``[D, F]``, or with more axes ``[D, ..., F]``; or such an array, quantised.
+      kernel: ``[D, F]``, or with more axes ``[D, ..., F]``; or such an array, quantised or
+        transposed.
       dtype: ``float32`` or ``bfloat16``.
 
     Returns:
@@ -36,8 +40,8 @@ def matmul(x: Array, kernel: Array | QuantizedArray, dtype: str) -> Array:
     left = x.astype(dtype)
     exactness = precision.of(x, left)
 
-    def multiply(left: Array, kernel: Array | QuantizedArray) -> Array:
-        if isinstance(kernel, QuantizedArray):
+    def multiply(left: Array, kernel: Kernel) -> Array:
+        if isinstance(kernel, QuantizedArray | TransposedKernel):
             return kernel.product(left, exactness)
         return _product(left, kernel.astype(dtype), exactness)
 
@@ -54,9 +58,7 @@ SEVERAL_ROWS = 8
 reads a kernel at 40 to 50% of the bandwidth; a product of eight rows reads it at 80 to 90%."""
 
 
-def as_several_rows(
-    multiply: Callable[[Array, Any], Array], x: Array, kernel: Array | QuantizedArray
-) -> Array:
+def as_several_rows(multiply: Callable[[Array, Any], Array], x: Array, kernel: Kernel) -> Array:
     """The product of one row ``[..., D]`` and a kernel, by that of ``SEVERAL_ROWS`` rows."""
     rows = jnp.pad(x.reshape(1, -1), ((0, SEVERAL_ROWS - 1), (0, 0)))
     return multiply(rows, kernel)[:1].reshape(*x.shape[:-1], *kernel.shape[1:])
@@ -154,7 +156,7 @@ class Dense(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         init = nn.initializers.variance_scaling(self.init_scale, "fan_in", "truncated_normal")
-        kernel = self.param("kernel", init, (x.shape[-1], self.features), jnp.float32)
+        kernel = kernel_of(self, init, (x.shape[-1], self.features))
         y = matmul(x, kernel, self.dtype).astype(self.dtype)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), jnp.float32)
@@ -162,7 +164,7 @@ class Dense(nn.Module):
         return y
 
 
-def vocabulary_logits(hidden: Array, kernel: Array | QuantizedArray) -> Array:
+def vocabulary_logits(hidden: Array, kernel: Kernel) -> Array:
     """The product ``hidden [..., D] @ kernel [D, V]`` in float32.
 
     bfloat16 weights are not converted. The product accumulates in float32 in any case, and a
@@ -182,7 +184,7 @@ class Output(nn.Module):
     @nn.compact
     def __call__(self, hidden: Array) -> Array:
         init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
-        kernel = self.param("kernel", init, (hidden.shape[-1], self.features), jnp.float32)
+        kernel = kernel_of(self, init, (hidden.shape[-1], self.features))
         return vocabulary_logits(hidden, kernel)
 
 

@@ -19,6 +19,7 @@ from flax import traverse_util
 from decoding_jax.base import Array
 from decoding_jax.models import attention, caches, decoder, layers, positions, stack, view
 from decoding_jax.models.attention_choice import attend
+from decoding_jax.models.transposed import plain
 from decoding_jax.pytrees import pytree
 
 
@@ -36,7 +37,7 @@ def repeated_heads(params: Any, config: Any, size: int) -> tuple[Any, Any]:
         split = x.reshape(*x.shape[:-1], config.num_kv_heads, config.head_dim)
         return jnp.repeat(split, times, axis=-2).reshape(*x.shape[:-1], -1)
 
-    flat = traverse_util.flatten_dict(params, sep="/")
+    flat = traverse_util.flatten_dict(plain(params), sep="/")
     for path, x in flat.items():
         if "attention/key/" in path or "attention/value/" in path:
             flat[path] = jax.tree.map(repeat, x)
