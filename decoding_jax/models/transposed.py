@@ -2,10 +2,10 @@
 
 XLA's CPU backend copies a kernel ``[D, F]`` into panels before it multiplies it by more than one
 row, and it reads one row's product across the whole kernel. A kernel that lies as ``[F, D]`` is
-copied in contiguous pieces, and the product of one row is a sum over contiguous weights. A step of
-a float32 network of 300M parameters took 0.6 of its time with four to nine rows, and 0.85 with one
-(two cores, JAX 0.10.2); in bfloat16, which is converted first, it took longer. Flax's networks and
-their files keep ``[D, F]``; ``load`` stores large float32 kernels this way on a CPU.
+copied in contiguous pieces, and the product of one row is a sum over contiguous weights
+(``docs/measured/large_models.md`` has times). bfloat16 is converted first, which takes longer this
+way. The networks and their files keep ``[D, F]``; ``load_model`` stores large float32 kernels so
+on a CPU.
 """
 
 from __future__ import annotations

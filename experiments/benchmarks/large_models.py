@@ -36,7 +36,7 @@ from decoding_jax.text import encode_batch
 from experiments import held_out
 from experiments.benchmarks.speculative import call
 from experiments.benchmarks.timing import interleaved, quartiles, quartiles_of_ratios
-from experiments.results import add_rows, read_json, write_tables
+from experiments.results import add_rows, marks, read_json, write_tables
 
 WIDTH, NEW_TOKENS, PROMPTS = 64, 32, 5
 SIZES = (2, 4)
@@ -278,7 +278,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     for title, table in tables(ledger).items():
         print(title, table, sep="\n\n", end="\n\n")
     if PAGE.exists() and args.out.parent == PAGE.parent:
-        write_tables(PAGE, tables(ledger))
+        write_tables(
+            PAGE, {t: x for t, x in tables(ledger).items() if marks(t)[0] in PAGE.read_text()}
+        )
 
 
 if __name__ == "__main__":
