@@ -201,6 +201,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--suites_commit", help="the commit of a suite that is no checkout")
     args = parser.parse_args(argv)
+    args.out.mkdir(parents=True, exist_ok=True)
     file = args.out / "schemas.json"
     found = json.loads(file.read_text("utf-8")) if file.exists() else {}
     found |= {"depth": args.depth, "seconds": args.seconds, "versions": versions()}
