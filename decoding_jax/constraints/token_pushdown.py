@@ -262,7 +262,7 @@ class _Tables:
             )
             scarce += [(i, room) for room in rooms if room != ample]
         if scarce:
-            edges = self._with_less_room(edges, states, scarce, walk.texts)
+            edges = self._with_less_room(edges, states, scarce, walk)
             rows += [(states[i], room) for i, room in scarce]
         shared = [(text, start, self._codes(place)) for text, start, place in edges.shared]
         single = np.stack([*edges.single[:2], self._codes(edges.single[2])])
@@ -282,26 +282,23 @@ class _Tables:
         return needed
 
     def _with_less_room(
-        self,
-        edges: Edges,
-        states: Sequence[int],
-        scarce: Sequence[tuple[int, Room]],
-        texts: Sequence[bytes],
+        self, edges: Edges, states: Sequence[int], scarce: Sequence[tuple[int, Room]], walk: Walk
     ) -> Edges:
         """The edges of rows with ample room, and of rows with less, which come after them.
 
-        A text leads to the same place unless it needs more; only then it is followed again.
+        A text leads to the same place unless it needs more; only then it is followed again. Where
+        that is so of a list of texts, all are.
 
         Args:
           edges: those of ample room.
           states: the state of each row.
           scarce: rows, and the room of another row of each.
-          texts: those that edges have the numbers of.
+          walk: what the edges are of.
         """
         needs, room = self._runs.needs(), np.array([room for _, room in scarce], np.int64)
         count = np.bincount([row for row, _ in scarce], minlength=len(states))
         first = np.cumsum(count) - count
-        lacking: list[np.ndarray] = []  # rows of less room, and texts that need more
+        is_whole = np.zeros(len(scarce), bool)  # the rows whose texts are all followed again
 
         def split(start: np.ndarray, place: np.ndarray) -> tuple[np.ndarray, ...]:
             edge = np.repeat(np.arange(len(start)), count[start])
@@ -309,44 +306,43 @@ class _Tables:
             fits = (needs[place[edge]] <= room[row]).all(axis=1)
             return edge, row, fits
 
-        def of_both(pairs: np.ndarray) -> np.ndarray:
+        for _, start, place in edges.shared:
+            _, row, fits = split(start, place)
+            is_whole[row[~fits]] = True
+        shared = []
+        for text, start, place in edges.shared:
+            edge, row, _ = split(start, place)
+            edge, row = edge[~is_whole[row]], row[~is_whole[row]]
+            starts, places = np.append(start, len(states) + row), np.append(place, place[edge])
+            shared.append((text, starts, places))
+        lacking, both = [], []
+        for pairs in (edges.single, edges.asking):
             edge, row, fits = split(pairs[0], pairs[2])
             more = pairs[:, edge]
-            lacking.append(np.stack([row, more[1]])[:, ~fits])
+            lacking.append(np.stack([row, more[1]])[:, ~fits & ~is_whole[row]])
             more[0] = len(states) + row
-            return np.concatenate([pairs, more[:, fits]], axis=1)
+            both.append([pairs, more[:, fits & ~is_whole[row]]])
 
-        shared = []
-        if edges.shared:
-            sizes = [len(start) for _, start, _ in edges.shared]
-            list_of = np.repeat(np.arange(len(sizes)), sizes)
-            start, place = (np.concatenate([one[i] for one in edges.shared]) for i in (1, 2))
-            edge, row, fits = split(start, place)
-            for i, one in zip(list_of[edge[~fits]].tolist(), row[~fits].tolist(), strict=True):
-                lacking.append(_product(np.array([one]), edges.shared[i][0]))
-            edge, row = edge[fits], row[fits]
-            bounds = np.searchsorted(list_of[edge], np.arange(1, len(sizes)))
-            added = np.split(np.stack([len(states) + row, place[edge]]), bounds, axis=1)
-            shared = [
-                (text, *np.concatenate([[start, place], more], axis=1))
-                for (text, start, place), more in zip(edges.shared, added, strict=True)
-            ]
-        single, asking = of_both(edges.single), of_both(edges.asking)
+        def follow(rows: np.ndarray, walk: Walk) -> Edges:
+            begins = [self._runs.begin(states[scarce[i][0]], scarce[i][1]) for i in rows.tolist()]
+            return walk.edges(np.array(begins, np.int64))
+
+        row = np.flatnonzero(is_whole)
+        again = follow(row, walk)
+        shared += [(text, len(states) + row[start], place) for text, start, place in again.shared]
+        for found, pairs in zip(both, (again.single, again.asking), strict=True):
+            found.append(np.concatenate([len(states) + row[pairs[:1]], pairs[1:]]))
         row, row_of = np.unique(np.concatenate(lacking, axis=1)[0], return_inverse=True)
         text, text_of = np.unique(np.concatenate(lacking, axis=1)[1], return_inverse=True)
         is_lacking = np.zeros((len(row), len(text)), bool)
         is_lacking[row_of, text_of] = True
-        begins = [self._runs.begin(states[scarce[i][0]], scarce[i][1]) for i in row.tolist()]
-        found = Walk(Trie(texts[i] for i in text.tolist()), self._runs).edges(np.array(begins))
-        many = [np.vstack([_product(s, t), np.repeat(p, len(t))]) for t, s, p in found.shared]
-        for some in (np.concatenate([found.single, *many], axis=1), found.asking):
-            more = some[:, is_lacking[some[0], some[1]]]
-            more[:2] = len(states) + row[more[0]], text[more[1]]
-            if some is found.asking:
-                asking = np.concatenate([asking, more], axis=1)
-            else:
-                single = np.concatenate([single, more], axis=1)
-        return Edges(shared, single, asking)
+        again = follow(row, Walk(Trie(walk.texts[i] for i in text.tolist()), self._runs))
+        many = [np.vstack([_product(s, t), np.repeat(p, len(t))]) for t, s, p in again.shared]
+        all_single = np.concatenate([again.single, *many], axis=1)
+        for found, pairs in zip(both, (all_single, again.asking), strict=True):
+            more = pairs[:, is_lacking[pairs[0], pairs[1]]]
+            found.append(np.concatenate([[len(states) + row[more[0]], text[more[1]]], more[2:]]))
+        return Edges(shared, *(np.concatenate(found, axis=1) for found in both))
 
     def _codes(self, place: np.ndarray) -> np.ndarray:
         each, index = np.unique(place, return_inverse=True)

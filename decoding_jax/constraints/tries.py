@@ -20,6 +20,7 @@ import numpy as np
 _FEW = 64  # texts, which are followed one by one
 _WIDE = 32  # bytes that may follow a place, from which texts are followed as sets
 _MANY = 4096  # texts, from which those after each byte of a name are a set of their own
+_SEVERAL = 8  # kinds of places, from which that is worth it
 _OF_NAMES = np.isin(np.arange(256), [*b"$-./@_ 0123456789", *range(65, 91), *range(97, 123)])
 _EACH = np.eye(256, dtype=bool)
 _MOST_KEPT = 1 << 24  # nodes of all sets that a trie remembers, each of a few bytes
@@ -256,7 +257,11 @@ class Walk:
     def _follow_set(self, some: NodeSet, starts: np.ndarray, places: np.ndarray) -> None:
         self._steps.find(places)
         number_of, named = self._kind_of(places), []
-        for number in np.unique(number_of).tolist():
+        numbers = np.unique(number_of).tolist()
+        by_names = [number for number in numbers if self._all_kinds[number].tells_names]
+        if some.size <= _MANY or len(by_names) < _SEVERAL:
+            by_names = []
+        for number in numbers:
             own = np.flatnonzero(number_of == number)
             begins, at = starts[own], places[own]
             kind = self._all_kinds[number]
@@ -264,7 +269,7 @@ class Walk:
             if len(nodes.texts):
                 self._shared.append((nodes.texts, begins, at))
             masks = kind.masks & nodes.has
-            if kind.tells_names and some.size > _MANY:
+            if number in by_names:
                 masks &= ~_OF_NAMES
                 named.append(own)
             for i in np.flatnonzero(masks.any(axis=1)).tolist():

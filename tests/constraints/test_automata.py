@@ -275,7 +275,13 @@ def test_bad_arguments_get_one_line(make, words):
 
 def test_texts_of_a_trie_are_followed_from_all_states(monkeypatch):
     """Beside each text alone, with the sizes of many bytes, texts and sets as small as these."""
-    for name, size in {"_FEW": 3, "_WIDE": 3, "_MANY": 20, "_MOST_KEPT": 300}.items():
+    for name, size in {
+        "_FEW": 3,
+        "_WIDE": 3,
+        "_MANY": 20,
+        "_SEVERAL": 1,
+        "_MOST_KEPT": 300,
+    }.items():
         monkeypatch.setattr(tries, name, size)
     rng = np.random.default_rng(0)
     for _ in range(20):
