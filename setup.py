@@ -18,6 +18,7 @@ setup(
     package_data={
         "decoding_jax": ["py.typed"],
         **{package: ["*"] for package in DATA},
+        "decoding_jax.text.show": ["*.css", "*.html"],
         "decoding_jax.models.embedded": ["*", "*/*"],
     },
 )

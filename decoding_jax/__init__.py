@@ -48,6 +48,7 @@ from decoding_jax.text import (
     load,
     score,
     share_prefix,
+    show,
     stream,
     stream_text,
 )
@@ -129,6 +130,7 @@ __all__ = [
     "sample",
     "score",
     "share_prefix",
+    "show",
     "smc_sample",
     "speculative_sample",
     "stochastic_beam_search",

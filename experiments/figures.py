@@ -58,7 +58,12 @@ def draw(name: str, out: Path) -> None:
     """Draws the figure of that name into a folder."""
     results, module = FIGURES[name]
     data = read_json(DOCS / results)
-    importlib.import_module(f"experiments.{module}").plot(data, out / f"{name}.png")
+    importlib.import_module(f"experiments.{module}").plot(data, out / file_of(name))
+
+
+def file_of(name: str) -> str:
+    """The file of a figure: a PNG, unless the name has another ending."""
+    return name if Path(name).suffix else f"{name}.png"
 
 
 def main(argv: Sequence[str] | None = None) -> None:

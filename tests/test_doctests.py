@@ -54,6 +54,7 @@ LONG = {
         "text.generate",
         "text.generation_config.processors",
         "text.score",
+        "text.show.page",
         "text.stream_text",
         "transforms.truncation",
         "transforms.watermarks",

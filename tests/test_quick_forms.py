@@ -17,6 +17,7 @@ from experiments.benchmarks import job_start, run
 FORMS = {
     "constraints": ("constraints.json",),
     "conditional": ("conditional.json", "conditional.png"),
+    "eight_samples": ("eight_samples.json", "eight_samples.svg"),
     "reproducible": ("reproducible.json",),
     "quantization": ("quantization.json",),
     "quality_diversity": ("quality_diversity.json", "quality_diversity.png"),

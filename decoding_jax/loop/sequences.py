@@ -138,10 +138,11 @@ def append_token(
 
 
 def new_values(old: Sequences, new: Sequences, value: Array, values: Array) -> Array:
-    """``values [B, W, L]`` of the tokens, with ``value [B, W]`` for those that were appended."""
-    position = jnp.arange(values.shape[-1], dtype=jnp.int32)[None, None]
+    """``values [B, W, L, ...]`` of tokens, with ``value [B, W, ...]`` for those just appended."""
+    position = jnp.arange(values.shape[2], dtype=jnp.int32)[None, None]
     is_new = (position >= old.length[..., None]) & (position < new.length[..., None])
-    return jnp.where(is_new, value[..., None], values)
+    is_new = is_new.reshape(is_new.shape + (1,) * (values.ndim - 3))
+    return jnp.where(is_new, value[:, :, None], values)
 
 
 def output_of_some(sequences: Sequences, exists: Array, info: Any) -> DecodeOutput:

@@ -31,10 +31,12 @@ from decoding_jax.storage import read_text
 from decoding_jax.strategies.speculative import PromptLookup, SuffixDrafter
 from decoding_jax.strategies.speculative.verifiers import needs_key
 from decoding_jax.text import (
+    Completion,
     constraints,
     generate,
     load,
     read_corpus,
+    show,
     stream_text,
 )
 from decoding_jax.text.generation_config import Chooser, chooser_of
@@ -108,18 +110,28 @@ def _main(argv: list[str]) -> int:
         settings["truncate"] = True
     if options.stop_strings:
         settings["stop_strings"] = options.stop_strings
+    if options.html is not None:
+        settings["with_scores"] = True
     if single and len(texts) == 1 and not options.json:
-        return int(_print_growing(model, tokenizer, texts[0], settings))
-    rows = generate(model, tokenizer, texts, **settings)
+        rows = _print_growing(model, tokenizer, texts[0], settings)
+    else:
+        rows = generate(model, tokenizer, texts, **settings)
+        _print(texts, rows, options, drawn)
+    if options.html is not None:
+        show(rows, tokenizer, texts=texts, title=" | ".join(texts[:3])).save(options.html)
+    return int(any(completion.nan_logits for row in rows for completion in row))
+
+
+def _print(texts: list[str], rows: list[list[Completion]], options: Any, drawn: bool) -> None:
+    """Prints the completions of all texts, as a table or as lines of JSON."""
     printer = Printer(merge_duplicates=drawn)  # Equal texts are counted if they are draws.
     for i, (text, row) in enumerate(zip(texts, rows, strict=True)):
-        found = [completion._replace(info=None) for completion in row]
+        found = [one._replace(info=None, scores=None, sample_log_prob=None) for one in row]
         record = records.decoded(i, text, found or row, seed=options.seed or 0)
         if options.json:
             sys.stdout.write(_encodable(records.to_line(record)))
         else:
             printer(record)
-    return int(any(completion.nan_logits for row in rows for completion in row))
 
 
 def _texts(given: Sequence[str]) -> list[str]:
@@ -187,6 +199,9 @@ def _settings(options: Any, kind: type[Strategy], tokenizer: Any) -> dict[str, A
                 f"prompt_lookup or suffix, for {options.strategy}, got none"
             )
         settings["drafter"] = _drafter(options, tokenizer)
+    if options.html is not None:
+        recorded = ("with_sample_log_prob", "with_trace")
+        settings |= {name: True for name in recorded if takes(name)}
     if takes("constraints") and not options.phrase:
         raise UsageError(f"--phrase: expected one or more for {options.strategy}, got none")
     if options.phrase:
@@ -225,20 +240,19 @@ def _is_single(settings: dict[str, Any]) -> bool:
     return next((count for count in counts if count is not None), 1) == 1
 
 
-def _print_growing(model: Any, tokenizer: Any, text: str, settings: dict[str, Any]) -> bool:
-    """Decodes one completion of a text, and prints it as it grows, with its log-probability.
-
-    Returns:
-      Whether the model's logits were NaN.
-    """
+def _print_growing(
+    model: Any, tokenizer: Any, text: str, settings: dict[str, Any]
+) -> list[list[Completion]]:
+    """Decodes one completion of a text, and prints it as it grows, with its log-probability."""
     print(f"[1] {text}")
-    [row] = stream_text(model, tokenizer, [text], **settings).print()
+    rows = stream_text(model, tokenizer, [text], **settings).print()
+    [row] = rows
     if not row:
         print(f"    not decoded: {records.decoded(0, text, row, seed=0)['error']}\n")
     for completion in row:
         ending = "" if completion.finished else ", not finished"
         print(f"    log-prob {completion.log_prob:.2f}{ending}\n")
-    return any(completion.nan_logits for completion in row)
+    return rows
 
 
 @contextlib.contextmanager

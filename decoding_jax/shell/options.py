@@ -33,7 +33,7 @@ TRANSFORMS = tuple(
 _NOT_FROM_SHELL = (
     *("model", "prompt", "key", "drafter", "constraints", "transform", "stop"),
     *("language", "potential", "proposal"),
-    "with_sample_log_prob",  # The shell prints no figures of tokens.
+    *("with_sample_log_prob", "with_trace"),  # For the page of ``--html``.
 )
 
 
@@ -153,11 +153,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--truncate", action="store_true", help="cut texts that are too long for the model"
     )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print one line of JSON for each text, as the batch job writes it",
-    )
+    _add_outputs(parser)
     parser.add_argument(
         "--phrase", action="append", default=[], help="for constrained_beam_search; repeatable"
     )
@@ -177,6 +173,19 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(argv)
     options.settings = {name: getattr(options, name) for name in names if name in options}
     return options
+
+
+def _add_outputs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one line of JSON for each text, as the batch job writes it",
+    )
+    parser.add_argument(
+        "--html",
+        metavar="FILE",
+        help="write a page, too, which shows the texts with the probabilities of their tokens",
+    )
 
 
 def _add_constraints(parser: argparse.ArgumentParser) -> None:

@@ -40,14 +40,37 @@ from decoding_jax.pytrees import pytree
 from decoding_jax.transforms import carried
 
 
+class CodesTrace(NamedTuple):
+    """How the codes of ``arithmetic_sample`` chose its tokens; integers of 64 bits.
+
+    The text of n tokens has the codes from ``point - offset`` to ``point - offset + last``, with
+    the values after its last token.
+
+    Attributes:
+      point: uint32 ``[B, N, 2]``, the code of each sample, its high word first.
+      offset: uint32 ``[B, N, L, 2]``: after each token, how far the code is from the first one of
+        the text so far.
+      last: uint32 ``[B, N, L, 2]``: after each token, the number of the text's codes minus one.
+      carried: bool ``[B, N, L]``: whether the code chose the token. Once no other sample can share
+        the text so far, tokens are drawn by other bits, and the numbers above no longer change.
+    """
+
+    point: Array
+    offset: Array
+    last: Array
+    carried: Array
+
+
 class TokenByTokenInfo(NamedTuple):
     """Statistics of a token-by-token strategy.
 
     Attributes:
       model_calls: int32, the prefill and every ``extend``; or ``[B]``, of each row.
+      trace: of ``arithmetic_sample`` with ``with_trace``.
     """
 
     model_calls: Array
+    trace: CodesTrace | None = None
 
 
 class ConditionalCodesInfo(NamedTuple):
@@ -58,11 +81,13 @@ class ConditionalCodesInfo(NamedTuple):
       complete: bool ``[B]``, whether ``max_texts`` sufficed. Rows where it did not have no text.
       log_language_prob: float32 ``[B]``, in nats: the logarithm of the probability of the language;
         of the texts that were found, where they are not complete.
+      trace: with ``with_trace``.
     """
 
     model_calls: Array
     complete: Array
     log_language_prob: Array
+    trace: CodesTrace | None = None
 
 
 class State(NamedTuple):
@@ -78,6 +103,7 @@ class State(NamedTuple):
       sample_log_prob: as in ``DecodeOutput``.
       texts: all texts of the language that is conditioned on; None without one.
       carried: the states of the transform.
+      trace: how the tokens were chosen; None where it is not recorded.
     """
 
     cache: Cache
@@ -88,6 +114,7 @@ class State(NamedTuple):
     sample_log_prob: Array | None
     texts: ListedTexts | None = None
     carried: CarriedStates | None = None
+    trace: Any = None
 
 
 class TokenByToken(Strategy):
@@ -105,6 +132,14 @@ class TokenByToken(Strategy):
 
     def start(self, key: Any, batch_size: int) -> Any:
         """The ``State.chooser`` before the first token, such as the keys of all lanes."""
+        return None
+
+    def start_trace(self, chooser: Any, empty: Sequences) -> Any:
+        """The ``State.trace`` before the first token; None records nothing."""
+        return None
+
+    def traced(self, state: State, chooser: Any, new: Sequences) -> Any:
+        """The ``State.trace`` with the tokens of ``new``, after whose choice the chooser is."""
         return None
 
     def texts(self, model: LanguageModel, prompt: Prompt, limit: int) -> ListedTexts | None:
@@ -138,7 +173,10 @@ class TokenByToken(Strategy):
         chooser = self.start(key, batch)
         texts = self.texts(model, prompt, limit)
         states = carried.begin(self.transform, prompt, self.lanes)
-        state = State(cache, empty, empty.length, chooser, jnp.int32(0), recorded, texts, states)
+        trace = self.start_trace(chooser, empty)
+        state = State(
+            cache, empty, empty.length, chooser, jnp.int32(0), recorded, texts, states, trace
+        )
         logits = jnp.broadcast_to(logits, (batch, self.lanes, *logits.shape[2:]))
         return self.advance(logits, prompt, state)
 
@@ -169,6 +207,7 @@ class TokenByToken(Strategy):
             step=state.step + 1,
             sample_log_prob=recorded,
             carried=path.carried,
+            trace=self.traced(state, chooser, new),
         )
 
     def row_done(self, state: State) -> Array:
@@ -188,7 +227,7 @@ class TokenByToken(Strategy):
             log_prob=sequences.log_prob,
             score=sequences.log_prob,
             finished=sequences.finished,
-            info=TokenByTokenInfo(state.step),
+            info=TokenByTokenInfo(state.step, state.trace),
             sample_log_prob=state.sample_log_prob,
         )
 
@@ -336,6 +375,7 @@ class ArithmeticSample(TokenByToken):
       stop: when a sequence ends.
       with_sample_log_prob: whether the output has ``sample_log_prob``, the log-probability of each
         token under the distribution that it was drawn from.
+      with_trace: whether ``info`` has a ``trace`` of the codes, a ``CodesTrace``.
 
     Raises:
       ValueError: for an unknown point set, ``order`` or ``after``, a raw key, a prompt of wrong
@@ -368,6 +408,7 @@ class ArithmeticSample(TokenByToken):
     language: Transform | None = fields.field(check_transform, default=None)
     max_texts: int | None = fields.count(default=None)
     with_sample_log_prob: bool = fields.switch(default=False)
+    with_trace: bool = fields.switch(default=False)
 
     draws: ClassVar[bool] = True
 
@@ -390,6 +431,33 @@ class ArithmeticSample(TokenByToken):
     def start(self, key: Array, batch_size: int) -> codes.Code:
         keys = random.row_keys(key, batch_size)
         return codes.start(self.points, keys, self.num_samples, self.after)
+
+    def start_trace(self, chooser: codes.Code, empty: Sequences) -> CodesTrace | None:
+        if not self.with_trace:
+            return None
+        shape = empty.tokens.shape
+        offset, last = (
+            jnp.broadcast_to(value[:, :, None], (*shape, 2))
+            for value in (chooser.offset, chooser.last)
+        )
+        return CodesTrace(chooser.offset, offset, last, jnp.zeros(shape, bool))
+
+    def traced(self, state: State, chooser: codes.Code, new: Sequences) -> CodesTrace | None:
+        old, trace = state.sequences, state.trace
+        if trace is None:
+            return None
+        alone = codes.is_alone(state.chooser.last) if chooser.used is None else chooser.used > 0
+        # What follows the first code is not of these intervals, which stay as they were.
+        at = jnp.maximum(old.length - 1, 0)[..., None, None]
+        now = [
+            jnp.where(alone[..., None], jnp.take_along_axis(values, at, axis=2)[:, :, 0], value)
+            for values, value in ((trace.offset, chooser.offset), (trace.last, chooser.last))
+        ]
+        return trace._replace(
+            offset=new_values(old, new, now[0], trace.offset),
+            last=new_values(old, new, now[1], trace.last),
+            carried=new_values(old, new, ~alone, trace.carried),
+        )
 
     def texts(self, model: LanguageModel, prompt: Prompt, limit: int) -> ListedTexts | None:
         if self.language is None:
@@ -415,7 +483,7 @@ class ArithmeticSample(TokenByToken):
         is_nan = jnp.isnan(texts.log_language_prob)[:, None] | jnp.isnan(sequences.log_prob)
         log_prob = jnp.where(is_nan, jnp.nan, sequences.log_prob)
         calls = texts.model_calls + state.step
-        info = ConditionalCodesInfo(calls, texts.complete, texts.log_language_prob)
+        info = ConditionalCodesInfo(calls, texts.complete, texts.log_language_prob, state.trace)
         exists = texts.known[:, None] | is_nan
         output = output_of_some(sequences._replace(log_prob=log_prob), exists, info)
         return output._replace(sample_log_prob=state.sample_log_prob)

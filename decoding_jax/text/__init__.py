@@ -11,6 +11,7 @@ from decoding_jax.text.loading import embedded, load
 from decoding_jax.text.phrases import constraints
 from decoding_jax.text.score import ContinuationScore, score
 from decoding_jax.text.shared_prefix import WithText, share_prefix
+from decoding_jax.text.show import Page, show
 from decoding_jax.text.stop_strings import default_stop, stop_strings, with_end_tokens
 from decoding_jax.text.stream_text import Piece, Streamer, TextStream, TextStreamer, stream_text
 from decoding_jax.text.streaming import stream
@@ -41,6 +42,7 @@ __all__ = [
     "HuggingFaceTokenizer",
     "NanLogitsWarning",
     "NumberedPieces",
+    "Page",
     "Piece",
     "SentencePieceTokenizer",
     "SettlingTokenizer",
@@ -67,6 +69,7 @@ __all__ = [
     "read_corpus",
     "score",
     "share_prefix",
+    "show",
     "stop_strings",
     "stream",
     "stream_text",

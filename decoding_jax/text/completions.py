@@ -62,6 +62,12 @@ class Completion(NamedTuple):
         first = ", ".join(map(str, self.tokens[:_SHOWN]))
         return shown.replace(repr(self.tokens), f"[{first}, ... {len(self.tokens)} in all]", 1)
 
+    def _repr_html_(self) -> str:
+        """The completion as notebooks show it; ``show`` has a tokenizer, and shows more."""
+        from decoding_jax.text.show.page import of_completion  # It imports this module.
+
+        return of_completion(self)
+
     def __eq__(self, other: object) -> bool:
         """Whether all values are equal, those of arrays too. NaN is equal to nothing.
 

@@ -245,7 +245,8 @@ def test_the_info_of_a_row_is_its_own(name):
     for row, expected in zip(refilled, alone, strict=True):
         for completion, other in zip(row, expected, strict=True):
             for key, value in other.info._asdict().items():
-                if key != "draft_calls":  # An iteration drafts for the row that needs most.
+                # An iteration drafts for the row that needs most; a trace is not asked for.
+                if key not in ("draft_calls", "trace"):
                     np.testing.assert_allclose(getattr(completion.info, key), value, rtol=2e-6)
         if name == "token":
             made = sum(c.info.emitted for c in row)

@@ -71,6 +71,20 @@ def test_one_completion_is_printed_once_as_it_grows(capsys):
     assert out == f"[1] 12\n{want.text}\n    log-prob {want.log_prob:.2f}{ending}\n\n"
 
 
+@pytest.mark.exhaustive
+def test_a_page_is_written_beside_what_is_printed(capsys, tmp_path):
+    """With all that the strategy records, and for one text that grows as for several."""
+    file = str(tmp_path / "page.html")
+    for argv, view in (
+        (["--strategy", "sample", "--num_samples", "2"], "expected"),
+        (["--strategy", "arithmetic_sample", "--num_samples", "2"], "codes"),
+        ([], "probability"),
+    ):
+        want = run(capsys, *argv)[1]
+        assert run(capsys, *argv, "--html", file)[1] == want
+        assert view in (tmp_path / "page.html").read_text("utf-8").partition("</style>")[2]
+
+
 @pytest.mark.release
 def test_beams_are_not_counted_as_draws(capsys):
     assert "drawn" not in run(capsys, "--strategy", "beam_search")[1]

@@ -42,6 +42,7 @@ class BeamSearch(RankedBeams):
     Attributes:
       beam_size: K, the number of hypotheses of a row.
       num_return: N, at most K; by default K.
+      with_trace: whether ``info`` has a ``trace`` of the hypotheses, a ``SearchTrace``.
       max_new_tokens: L, the maximum number of new tokens.
       length_penalty: a number p, for division by length^p (0 ranks by the sum of log-probabilities,
         1 by their mean); or ``[B]``, one number for each row; or a function such as
@@ -92,6 +93,7 @@ class BeamSample(RankedBeams):
     Attributes:
       beam_size: K, the number of hypotheses of a row.
       num_return: N, at most K; by default K.
+      with_trace: whether ``info`` has a ``trace`` of the hypotheses, a ``SearchTrace``.
       max_new_tokens: L, the maximum number of new tokens.
       length_penalty: as for ``beam_search``.
       early_stopping: as for ``beam_search``.

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from decoding_jax import fields
 from decoding_jax.base import Array, DecodeOutput, Prompt, Stop
 from decoding_jax.loop import as_function, stopping
+from decoding_jax.loop.search_trace import SearchTrace
 from decoding_jax.loop.sequences import over_axes, write
 from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.logits import lowest_argmax
@@ -28,10 +29,12 @@ class ConstrainedBeamInfo(NamedTuple):
     Attributes:
       model_calls: int32, the prefill and every ``extend``.
       met: bool ``[B, N]``, whether each sequence meets the constraints.
+      trace: with ``with_trace``.
     """
 
     model_calls: Array
     met: Array
+    trace: SearchTrace | None = None
 
 
 class Banks(NamedTuple):
@@ -89,6 +92,7 @@ class ConstrainedBeamSearch(RankedBeams):
       beam_size: K, the number of hypotheses of a row. There is a bank for each token of the phrases
         and one more. If K is smaller, the banks that lack the most tokens get no place.
       num_return: N, at most K; by default K.
+      with_trace: whether ``info`` has a ``trace`` of the hypotheses, a ``SearchTrace``.
       max_new_tokens: L, the maximum number of new tokens.
       length_penalty: as for ``beam_search``.
       early_stopping: as for ``beam_search``; only sequences that meet the constraints count.
@@ -194,7 +198,8 @@ class ConstrainedBeamSearch(RankedBeams):
         met_pool, _ = self.final_pools(state.beam, state.step)
         count = (met_pool.score > -jnp.inf).sum(-1, dtype=jnp.int32)
         met = jnp.arange(self.num_outputs, dtype=jnp.int32)[None] < count[:, None]
-        return output._replace(info=ConstrainedBeamInfo(output.info.model_calls, met))
+        info = ConstrainedBeamInfo(output.info.model_calls, met, output.info.trace)
+        return output._replace(info=info)
 
 
 constrained_beam_search = as_function(ConstrainedBeamSearch)

@@ -39,6 +39,7 @@ class DiverseBeamSearch(RankedBeams):
       diversity_penalty: in nats, 0 or above; a number, or float32 ``[B]``, one for each row. At 0,
         every group returns what ``beam_search`` of its width returns.
       num_return: N, at most K; by default K.
+      with_trace: whether ``info`` has a ``trace`` of the hypotheses, a ``SearchTrace``.
       max_new_tokens: L, the maximum number of new tokens.
       length_penalty: as for ``beam_search``.
       early_stopping: as for ``beam_search``, for each group by itself.

@@ -25,6 +25,7 @@ from decoding_jax.base import (
     Transform,
 )
 from decoding_jax.loop import model_calls, shared_cache
+from decoding_jax.loop.search_trace import ABSENT, CUT, EXPANDED, FINISHED, SearchTrace
 from decoding_jax.loop.sequences import check_lengths, over_axes
 from decoding_jax.loop.shared_cache import SharedCache
 from decoding_jax.loop.strategy import Strategy
@@ -41,9 +42,11 @@ class BeamInfo(NamedTuple):
 
     Attributes:
       model_calls: int32, the prefill and every ``extend``; or ``[B]``, of each row.
+      trace: with ``with_trace``.
     """
 
     model_calls: Array
+    trace: SearchTrace | None = None
 
 
 class State(NamedTuple):
@@ -56,6 +59,7 @@ class State(NamedTuple):
       keys: typed keys ``[B]``, or None for a search that draws nothing.
       step: int32, a scalar or ``[B]``, the number of tokens of each running hypothesis.
       carried: the states of the transform, after the tokens of each hypothesis but the last.
+      trace: the hypotheses of each step, ``[B, L, H, ...]``; None without ``with_trace``.
     """
 
     shared: SharedCache
@@ -64,6 +68,7 @@ class State(NamedTuple):
     keys: Array | None
     step: Array
     carried: CarriedStates | None
+    trace: SearchTrace | None = None
 
 
 def score_tokens(
@@ -117,10 +122,12 @@ class BeamStrategy(Strategy):
     Attributes:
       beam_size: K, the number of hypotheses of a row.
       num_return: N, at most K; by default K.
+      with_trace: whether ``info`` has a ``trace`` of the hypotheses, a ``SearchTrace``.
     """
 
     beam_size: int = fields.count()
     num_return: int | None = fields.count(default=None)
+    with_trace: bool = fields.switch(default=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -178,7 +185,8 @@ class BeamStrategy(Strategy):
         keys = self.row_keys(key, batch)
         states = carried.begin(self.transform, prompt, self.width)
         beam = self.start(batch, keys, length)
-        state = State(shared, beam, token, keys, jnp.int32(0), states)
+        trace = self._no_trace(beam, length) if self.with_trace else None
+        state = State(shared, beam, token, keys, jnp.int32(0), states, trace)
         return self.advance(logits, prompt, state)[0]
 
     def step(self, model: LanguageModel, prompt: Prompt, state: State) -> State:
@@ -200,7 +208,34 @@ class BeamStrategy(Strategy):
         # Choose, finish, continue: candidates, those that end, and those that go on.
         beam, token, parent = self.compete(beam, allowed, log_probs, state.keys, step)
         states = jax.tree.map(lambda x: gather_items(x, parent), path.carried)
-        return state._replace(beam=beam, token=token, step=step + 1, carried=states), parent
+        trace = self._traced(state.trace, beam, step + 1)
+        state = state._replace(beam=beam, token=token, step=step + 1, carried=states, trace=trace)
+        return state, parent
+
+    def _no_trace(self, beam: Any, max_new_tokens: int) -> SearchTrace:
+        """The trace before the first step."""
+        batch, width = self.hypotheses(beam, jnp.int32(0)).length.shape
+        none = jnp.zeros((batch, max_new_tokens, width), jnp.int32)
+        tokens = jnp.zeros((*none.shape, max_new_tokens), jnp.int32)
+        return SearchTrace(tokens, none, none.astype(jnp.float32), none)
+
+    def _traced(self, trace: SearchTrace | None, beam: Any, step: Array) -> SearchTrace | None:
+        """The trace with the hypotheses of ``step`` tokens, which are new."""
+        if trace is None:
+            return None
+        tokens, length, log_prob, score, finished = self.hypotheses(beam, step)
+        exists = (score > -jnp.inf) & (length == over_axes(step, 2))
+        kind = jnp.where(self.is_open(beam)[:, None], EXPANDED, CUT)
+        kind = jnp.where(finished, FINISHED, kind)
+        new = SearchTrace(tokens, length, log_prob, jnp.where(exists, kind, ABSENT))
+        place = jnp.arange(trace.kind.shape[1], dtype=jnp.int32)[None, :, None]
+        is_new = jnp.broadcast_to(place == over_axes(step - 1, 3), trace.kind.shape)
+
+        def put(old: Array, value: Array) -> Array:
+            where = is_new.reshape(is_new.shape + (1,) * (old.ndim - 3))
+            return jnp.where(where, value[:, None], old)
+
+        return SearchTrace(*map(put, trace, new))
 
     def row_done(self, state: State) -> Array:
         """See ``Strategy.row_done``."""
@@ -208,7 +243,11 @@ class BeamStrategy(Strategy):
 
     def finalize(self, prompt: Prompt, state: State) -> DecodeOutput:
         """See ``Strategy.finalize``."""
-        return make_output(self.result(state.beam, state.step), self.num_outputs, state.step)
+        output = make_output(self.result(state.beam, state.step), self.num_outputs, state.step)
+        if state.trace is None:
+            return output
+        of_all = (x.reshape(x.shape[0], -1, *x.shape[3:]) for x in state.trace)
+        return output._replace(info=BeamInfo(state.step, SearchTrace(*of_all)))
 
     def settled(self, state: State) -> Array:
         """See ``Strategy.settled``. A row returns one sequence, but not always a second."""

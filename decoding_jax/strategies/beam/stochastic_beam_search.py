@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Array, DecodeOutput, Prompt
 from decoding_jax.loop import as_function, stopping
+from decoding_jax.loop.search_trace import SearchTrace
 from decoding_jax.loop.sequences import over_axes, write
 from decoding_jax.ops import random
 from decoding_jax.ops.gather import gather_items
@@ -36,6 +37,7 @@ class StochasticBeamInfo(NamedTuple):
     model_calls: Array
     sampling_log_prob: Array
     threshold: Array
+    trace: SearchTrace | None = None
 
 
 class Drawn(NamedTuple):
@@ -89,6 +91,7 @@ class StochasticBeamSearch(BeamStrategy):
     Attributes:
       beam_size: K, the number of sequences of a row. The search holds one more, for the threshold.
       num_return: N, the number of sequences to return, at most K; by default K.
+      with_trace: whether ``info`` has a ``trace`` of the hypotheses, a ``SearchTrace``.
       max_new_tokens: L, the maximum number of new tokens. Sequences that reach it are complete but
         not finished.
       transform: applied to the log-probabilities after each node, and normalised again.
@@ -231,6 +234,7 @@ class StochasticBeamSearch(BeamStrategy):
             model_calls=output.info.model_calls,
             sampling_log_prob=sampling_log_prob[:, : self.num_outputs],
             threshold=jnp.where(is_nan, jnp.nan, threshold),
+            trace=output.info.trace,
         )
         return output._replace(info=info)
 

@@ -32,19 +32,30 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.typing import ArrayLike
 
 from decoding_jax import fields
 from decoding_jax.base import Array, Cache, DecodeOutput, LanguageModel, Prefix, Prompt
 from decoding_jax.loop import as_function, model_calls, stopping
+from decoding_jax.loop.search_trace import (
+    ABSENT,
+    CUT,
+    EXPANDED,
+    FINISHED,
+    NAN,
+    OPEN,
+    SearchTrace,
+)
 from decoding_jax.loop.sequences import check_lengths
 from decoding_jax.loop.strategy import Strategy
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.best_first import frontier, token_tree
 from decoding_jax.strategies.best_first.expansion import Expansion, max_children
-from decoding_jax.strategies.best_first.frontier import ABSENT, CUT, FINISHED, OPEN, Nodes
+from decoding_jax.strategies.best_first.frontier import Nodes
 from decoding_jax.strategies.best_first.priority import (
     Decay,
     LastLogProb,
@@ -70,6 +81,7 @@ class SearchInfo(NamedTuple):
       fallback: bool ``[B, N]``, the sequences finished greedily after the budget was used.
       slots_used: int32 ``[B]``, the number of cache slots that were written.
       slots_held: int32, the number of cache slots reserved for a row.
+      trace: with ``with_trace``.
     """
 
     model_calls: Array
@@ -79,6 +91,7 @@ class SearchInfo(NamedTuple):
     fallback: Array
     slots_used: Array
     slots_held: Array
+    trace: SearchTrace | None = None
 
 
 class State(NamedTuple):
@@ -93,6 +106,8 @@ class State(NamedTuple):
       t: int32 ``[B]``, the time step of each row.
       greedy: bool ``[B]``, whether the row is being finished greedily.
       model_calls, expanded, completed, pruned: as in ``SearchInfo``.
+      log_probs: float32 ``[B, S]``, the log-probability of each node of the tree; None without
+        ``with_trace``.
     """
 
     cache: Cache
@@ -106,6 +121,7 @@ class State(NamedTuple):
     expanded: Array
     completed: Array
     pruned: Array
+    log_probs: Array | None = None
 
 
 def _check_num_return(name: str, value: Any) -> int | Literal["all"]:
@@ -129,6 +145,7 @@ class FrontierSearch(Strategy):
       branching: the largest number of children of a hypothesis; None for no limit but gamma.
       frontier_size: F, the largest number of open hypotheses in the frontier, and of ended ones.
       fallback: whether rows that complete nothing within the budget are finished greedily.
+      with_trace: whether ``info`` has a ``trace`` of the nodes, a ``SearchTrace``.
       places: the number of places that are reserved for the children of a hypothesis, computed
         from ``branching`` and ``gamma``; None for the whole vocabulary.
     """
@@ -143,6 +160,7 @@ class FrontierSearch(Strategy):
     branching: int | None = fields.count(default=None)
     frontier_size: int = fields.count(default=500)
     fallback: bool = fields.switch(default=False)
+    with_trace: bool = fields.switch(default=False)
     places: int | None = fields.field(static=True, init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -207,6 +225,7 @@ class FrontierSearch(Strategy):
             expanded=zeros,
             completed=zeros,
             pruned=zeros,
+            log_probs=jnp.zeros((batch, slots), jnp.float32) if self.with_trace else None,
         )
         limit = stopping.limits(self.stop, batch, length)[:, None]
         root = frontier.absent(batch, 1)._replace(kind=jnp.where(limit < 1, CUT, OPEN))
@@ -226,7 +245,11 @@ class FrontierSearch(Strategy):
         tree, slot, visible = token_tree.add(state.tree, nodes.parent, path, num_open(nodes))
         token = nodes.token[:, None]
         output, cache = model_calls.extend(model, state.cache, token, start, visible[:, None])
-        state = state._replace(cache=cache, tree=tree)
+        log_probs = state.log_probs
+        if log_probs is not None:
+            put = jax.vmap(lambda old, index, new: old.at[index].set(new, mode="drop"))
+            log_probs = put(log_probs, slot, nodes.log_prob)
+        state = state._replace(cache=cache, tree=tree, log_probs=log_probs)
         return self.advance(output.logits, state, nodes, slot, path)
 
     @property
@@ -243,7 +266,7 @@ class FrontierSearch(Strategy):
         children, most_likely, ending = self._expansion(logits, nodes, slot, path, t)
         children = frontier.only(children, most_likely | ~state.greedy[:, None])
         ending = jnp.where(nodes.kind == CUT, CUT, ending)
-        log_prob = jnp.where(ending == frontier.NAN, jnp.nan, nodes.log_prob)
+        log_prob = jnp.where(ending == NAN, jnp.nan, nodes.log_prob)
         dead_ends = nodes._replace(kind=ending, log_prob=log_prob)
 
         # t <- t + 1. The priority is n.score + decay(n.time, t), with an age of at least 1.
@@ -311,7 +334,7 @@ class FrontierSearch(Strategy):
 
     def _ranks(self, nodes: Nodes) -> Array:
         final = self.score.final(nodes.log_prob, nodes.length)
-        return jnp.where(nodes.kind == frontier.NAN, -jnp.inf, final)
+        return jnp.where(nodes.kind == NAN, -jnp.inf, final)
 
     def _is_decided(self, heap: Nodes, results: Nodes, max_new_tokens: int) -> Array:
         """bool ``[B]``: whether no node of the heap can change the results."""
@@ -334,7 +357,7 @@ class FrontierSearch(Strategy):
         parts = [completed, ranked(frontier.only(heap, heap.kind > OPEN), size)]
         if self.num_outputs != "all":
             parts.append(ranked(frontier.only(heap, heap.kind == OPEN), size))
-        parts.append(frontier.only(state.results, state.results.kind == frontier.NAN))
+        parts.append(frontier.only(state.results, state.results.kind == NAN))
         out = frontier.compact(frontier.join(*parts), size)
         exists = out.kind != ABSENT
         tokens = token_tree.paths(state.tree, out.parent, out.token, out.length)
@@ -353,8 +376,28 @@ class FrontierSearch(Strategy):
                 fallback=state.greedy[:, None] & (completed.kind != ABSENT),
                 slots_used=state.tree.used,
                 slots_held=jnp.int32(state.tree.paths.shape[1]),
+                trace=self._trace(state, heap),
             ),
         )
+
+    def _trace(self, state: State, heap: Nodes) -> SearchTrace | None:
+        """The nodes of the tree, then those that have ended and those that are still open."""
+        if state.log_probs is None:
+            return None
+        tree, left = state.tree, frontier.join(state.results, heap)
+        slot = jnp.arange(tree.paths.shape[1], dtype=jnp.int32)[None]
+        used = slot < tree.used[:, None]
+        depth = _depths(tree.ancestors)
+        expanded = tree.paths, depth, state.log_probs, jnp.where(used, EXPANDED, ABSENT)
+        tokens = token_tree.paths(tree, left.parent, left.token, left.length)
+        others = tokens, left.length, left.log_prob, left.kind
+        parts = zip(expanded, others, strict=True)
+        return SearchTrace(*(jnp.concatenate(part, axis=1) for part in parts))
+
+
+def _depths(ancestors: Array) -> Array:
+    """The number of tokens of each node of a tree, int32 ``[B, S]``: its ancestors and itself."""
+    return lax.population_count(ancestors).sum(-1, dtype=jnp.uint32).astype(jnp.int32)
 
 
 def num_open(nodes: Nodes) -> Array:
@@ -452,6 +495,7 @@ class BestKSearch(FrontierSearch):
         expanded if there is no decay and F is at least the budget.
       fallback: whether a row in which nothing has ended when its budget is used continues
         greedily, beyond the budget, with the best of its frontier.
+      with_trace: whether ``info`` has a ``trace`` of the nodes, a ``SearchTrace``.
       transform: applied to the logits before children are chosen.
       stop: when a sequence ends.
 

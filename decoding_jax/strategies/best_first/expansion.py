@@ -16,18 +16,12 @@ from jax.typing import ArrayLike
 
 from decoding_jax.base import Array, Prefix, Stop, Transform
 from decoding_jax.loop import model_calls, stopping
+from decoding_jax.loop.search_trace import ABSENT, CUT, FINISHED, NAN, OPEN
 from decoding_jax.loop.sequences import write
 from decoding_jax.ops import exact, gpu
 from decoding_jax.ops.logits import bounded, largest, normaliser
 from decoding_jax.ops.top_k import top_k
-from decoding_jax.strategies.best_first.frontier import (
-    ABSENT,
-    CUT,
-    FINISHED,
-    NAN,
-    OPEN,
-    Nodes,
-)
+from decoding_jax.strategies.best_first.frontier import Nodes
 from decoding_jax.strategies.best_first.priority import Score
 
 _ROUNDING = 1e-5  # relative; far above the rounding errors of float32 sums and products

@@ -10,16 +10,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from decoding_jax.base import Array
+from decoding_jax.loop.search_trace import ABSENT, NAN, OPEN
 from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.top_k import top_k
-
-ABSENT, OPEN, CUT, FINISHED, NAN = np.arange(5, dtype=np.int32)
-"""Kinds of nodes: an unused place; a node to expand; a node that ended at the length limit or
-because no token may follow it; a node that a stop condition finished; a node after which the
-model's logits are NaN, as is then its log-probability."""
 
 _LOWEST = jnp.finfo(jnp.float32).min
 
@@ -34,7 +29,7 @@ class Nodes(NamedTuple):
       log_prob: float32 ``[B, n]``, of all new tokens under the model; NaN where ``kind`` is NAN.
       score: float32 ``[B, n]``, n.score in the paper: the priority before the temporal decay.
       time: int32 ``[B, n]``, n.time in the paper: the step at which the hypothesis was made.
-      kind: int32 ``[B, n]``: ABSENT, OPEN, CUT, FINISHED or NAN.
+      kind: int32 ``[B, n]``: ABSENT, OPEN, CUT, FINISHED or NAN, of ``loop.search_trace``.
     """
 
     parent: Array

@@ -81,8 +81,10 @@ from decoding_jax.strategies.speculative.stages import (
     Info,
     Stages,
     count_block,
+    no_blocks,
     no_info,
     seen_features,
+    trace_block,
 )
 from decoding_jax.strategies.speculative.tree_drafts import TREE
 from decoding_jax.strategies.speculative.verifiers import Verifier, check_verifier, needs_key
@@ -160,6 +162,7 @@ class SpeculativeSample(Strategy):
       stop: the stop conditions.
       with_sample_log_prob: whether the output has ``sample_log_prob``, under the target's
         transformed distribution (also with the greedy verifier, which draws nothing).
+      with_trace: whether ``info`` has a ``trace`` of the blocks, a ``BlockTrace``.
 
     Raises:
       ValueError: for models whose vocabularies differ or that are not ragged, for K below 1, an
@@ -195,6 +198,7 @@ class SpeculativeSample(Strategy):
     draft_tokens_by_row: Any = fields.number(*fields.COUNTS, default=None)
     verifier: Verifier = fields.field(check_verifier, default="token")
     with_sample_log_prob: bool = fields.switch(default=False)
+    with_trace: bool = fields.switch(default=False)
 
     draws: ClassVar[bool] = True
     needs_key: ClassVar[bool] = False
@@ -318,12 +322,17 @@ class SpeculativeSample(Strategy):
             self.stop,
             limit,
         )
+        most = draft_length.max_draft_tokens
+        info = no_info(*shape, most, self.num_drafts)
+        if self.with_trace:
+            of_chain = most if self.stages is CHAIN else None
+            info = info._replace(trace=no_blocks(*shape, max_new_tokens, of_chain))
         drafter_state = self.stages.init_drafter(
             self.drafter,
             prompt,
             self.num_samples,
             max_new_tokens,
-            draft_length.max_draft_tokens,
+            most,
             self.num_drafts,
             features,
         )
@@ -334,7 +343,7 @@ class SpeculativeSample(Strategy):
             verifier_state=verifier_state,
             drafter_state=drafter_state,
             length_state=draft_length.init(*shape),
-            info=no_info(*shape, draft_length.max_draft_tokens, self.num_drafts),
+            info=info,
             sample_log_prob=record(recorded, position, sequences, drawn_from, token[..., None]),
             carried=self.advanced(prompt, sequences, states, 1),
         )
@@ -434,7 +443,7 @@ class SpeculativeSample(Strategy):
             verifier_state=result.verifier_state,
             drafter_state=drafter_state,
             length_state=length_state,
-            info=info,
+            info=trace_block(state.info, info, draft),
             sample_log_prob=record(
                 state.sample_log_prob,
                 state.sequences.length,

@@ -235,6 +235,23 @@ def with_final_token(draft: Draft, accepted: Array, final: Array) -> Array:
     return jnp.where(index == accepted[..., None], final[..., None], tokens)
 
 
+class BlockTrace(NamedTuple):
+    """The blocks of each lane in order, with room for L; later entries are 0.
+
+    Attributes:
+      drafted: int32 ``[B, W, L, K]``, the drafted tokens, and -1 after them; None in a tree.
+      proposed: int32 ``[B, W, L]``, the number of drafted tokens.
+      accepted: int32 ``[B, W, L]``, the number of them that were accepted and appended.
+      appended: int32 ``[B, W, L]``, the number of tokens appended: the accepted ones and the final
+        token, unless the text ended before it.
+    """
+
+    drafted: Array | None
+    proposed: Array
+    accepted: Array
+    appended: Array
+
+
 class Info(NamedTuple):
     """Counts of speculative decoding. Prefills are not counted as calls.
 
@@ -255,6 +272,7 @@ class Info(NamedTuple):
       accepted_by_draft: int32 ``[B, W, C]``, ``accepted`` by draft. A token that several drafts
         share counts for the first of them that the verifier accepts. In a dynamic tree, by the
         rank of the token among those that the draft gives after the tokens before it.
+      trace: with ``with_trace``, the same by block.
     """
 
     target_calls: Array
@@ -267,6 +285,7 @@ class Info(NamedTuple):
     proposed_by_depth: Array
     accepted_by_depth: Array
     accepted_by_draft: Array
+    trace: BlockTrace | None = None
 
     @property
     def acceptance_rate(self) -> Array:
@@ -343,4 +362,41 @@ def count_block(
         proposed_by_depth=info.proposed_by_depth + proposed,
         accepted_by_depth=info.accepted_by_depth + at_depth,
         accepted_by_draft=info.accepted_by_draft + of_draft,
+        trace=info.trace,
     )
+
+
+def no_blocks(batch_size: int, lanes: int, size: int, max_draft_tokens: int | None) -> BlockTrace:
+    """The trace before the loop, with room for ``size`` blocks; None for trees."""
+    zeros, drafted = jnp.zeros((batch_size, lanes, size), jnp.int32), None
+    if max_draft_tokens is not None:
+        drafted = jnp.full((batch_size, lanes, size, max_draft_tokens), -1, jnp.int32)
+    return BlockTrace(drafted, zeros, zeros, zeros)
+
+
+def trace_block(before: Info, after: Info, draft: Any) -> Info:
+    """The counts after one iteration, with its block in their trace, if there is one.
+
+    Args:
+      before: the counts before the iteration.
+      after: those after it.
+      draft: of the iteration; a ``Draft`` unless it is a tree.
+    """
+    trace = before.trace
+    if trace is None:
+        return after
+    block = jnp.arange(trace.proposed.shape[-1], dtype=jnp.int32)[None, None]
+    is_new = (block >= before.blocks[..., None]) & (block < after.blocks[..., None])
+    counts = [
+        jnp.where(is_new, (getattr(after, name) - getattr(before, name))[..., None], old)
+        for name, old in (
+            ("proposed", trace.proposed),
+            ("accepted", trace.accepted),
+            ("emitted", trace.appended),
+        )
+    ]
+    drafted = trace.drafted
+    if drafted is not None:
+        tokens = jnp.where(draft.valid, draft.tokens, -1)
+        drafted = jnp.where(is_new[..., None], tokens[:, :, None], drafted)
+    return after._replace(trace=BlockTrace(drafted, *counts))
