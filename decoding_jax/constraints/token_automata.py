@@ -107,7 +107,8 @@ def _pruned(
       The table; the number of each state in it; and whether any start leads to a final state.
     """
     source, column = np.nonzero(table >= 0)
-    edges = np.unique(np.stack([source, table[source, column]], axis=1), axis=0).T
+    # As one number each, pairs are sorted in a fraction of the time.
+    edges = np.divmod(np.unique(source * len(table) + table[source, column]), len(table))
     begins = np.zeros(len(table), bool)
     begins[list(starts)] = True
     useful = reaching(final, *edges)

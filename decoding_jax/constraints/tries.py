@@ -18,7 +18,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 _FEW = 64  # texts, which are followed one by one
-_WIDE = 32  # bytes that may follow a place, from which texts are followed as sets
+_WIDE = 8  # bytes that may follow a place, from which texts are followed as sets
+_BROAD = 32  # bytes that lead to one place, of which those of names may be told apart
 _MANY = 4096  # texts, from which those after each byte of a name are a set of their own
 _SEVERAL = 8  # kinds of places, from which that is worth it
 _OF_NAMES = np.isin(np.arange(256), [*b"$-./@_ 0123456789", *range(65, 91), *range(97, 123)])
@@ -207,7 +208,7 @@ def _kind(blocks: np.ndarray) -> _Kind:
     bytes_ = np.unique(blocks[blocks >= 0])
     same, masks = blocks == -2, blocks == bytes_[:, None]
     named = (masks & _OF_NAMES).sum(axis=1)
-    some_names = (masks.sum(axis=1) > _WIDE) & (named > 0) & (named < _OF_NAMES.sum())
+    some_names = (masks.sum(axis=1) > _BROAD) & (named > 0) & (named < _OF_NAMES.sum())
     is_repeated = bool(same.any())
     tells_names = not is_repeated and bool(some_names.any())
     return _Kind(same if is_repeated else None, bytes_, masks, tells_names)
