@@ -3,7 +3,7 @@
 Of each text that was drawn, the picture has its number of samples by both ways, as dots, beside
 eight times its probability, as a bar. One key draws both.
 
-    python -m experiments.eight_samples --out docs/measured
+    python -m experiments.eight_samples --out runs/eight_samples
     python -m experiments.figures eight_samples.svg
 """
 

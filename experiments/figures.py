@@ -26,6 +26,7 @@ FIGURES = {
     "code_lines": ("papers/code_lines.json", "papers.code_lines"),
     "code_lines_functions": ("papers/code_lines_functions.json", "papers.code_lines"),
     "conditional": ("measured/conditional.json", "conditional"),
+    "eight_samples.svg": ("measured/eight_samples.json", "eight_samples"),
     "fewer_samples": ("papers/fewer_samples.json", "papers.fewer_samples_results"),
     "pass_at_k": ("measured/pass_at_k.json", "pass_at_k"),
     "papers_arithmetic": ("papers/arithmetic.json", "papers.arithmetic_report"),
