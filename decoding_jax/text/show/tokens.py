@@ -144,7 +144,7 @@ def texts_of(completion: Completion, tokenizer: Tokenizer | None) -> list[str]:
       >>> tokenizer = ByteTokenizer()
       >>> ids = [*tokenizer.pieces("caf\\u00e9"), 1]
       >>> texts_of(Completion("caf\\u00e9", ids, -1.0, -1.0, True), tokenizer)
-      ['c', 'a', 'f', '', '\\u00e9', '']
+      ['c', 'a', 'f', '', 'é', '']
     """
     tokens = completion.tokens
     if tokenizer is None or not tokens:
