@@ -94,6 +94,30 @@ def take_rows(
     }
 
 
+def of_one_row(
+    settings: dict[str, Any], arguments: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The settings of one input, which have a row axis of size one wherever they may have one.
+
+    Args:
+      settings, arguments: as for ``take_rows``.
+
+    Raises:
+      ValueError: for a setting with values of more than one row.
+
+    Example:
+      >>> from decoding_jax import transforms
+      >>> one = of_one_row({"transform": transforms.chain(transforms.temperature(0.5))})
+      >>> one["transform"].transforms[0].value.tolist()
+      [0.5]
+    """
+    taker, declared = _Taker(np.zeros(1, np.int64), 1, adds_axis=True), arguments or {}
+    return {
+        name: taker.take(value, name, declared.get(name, _UNDECLARED))
+        for name, value in settings.items()
+    }
+
+
 def with_rows(settings: dict[str, Any], arguments: Mapping[str, Any] | None = None) -> list[str]:
     """Returns the names of the settings of which any part has one value for each row."""
 
@@ -118,6 +142,7 @@ def _is_model(tree: Any) -> bool:
 class _Taker:
     rows: np.ndarray
     count: int | None
+    adds_axis: bool = False  # to values that serve all rows
 
     def take(self, tree: Any, name: str, axes: Any = _UNDECLARED) -> Any:
         """Selects the rows of a tree, declared by ``axes`` unless it is a dataclass."""
@@ -166,6 +191,8 @@ class _Taker:
         if isinstance(value, dict):
             return {k: self._declared(v, f"{name}[{k!r}]", axes) for k, v in value.items()}
         array = np.asarray(value) if isinstance(value, (list, tuple)) else value
+        if self.adds_axis and np.ndim(array) == axes:
+            array = np.asarray(array)[None]
         shape = np.shape(array)
         if len(shape) != axes + 1:
             return value

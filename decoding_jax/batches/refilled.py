@@ -115,7 +115,7 @@ class RefilledBatch:
         least_free: int = 1,
         name: str = "rows",
     ):
-        self._programs = _Programs(compilations, name)
+        self._programs = Programs(compilations, name)
         self._split = split
         self._compilations = compilations
         self._sizes = sizes
@@ -335,9 +335,9 @@ def _compiled(name: str) -> _Compiled:
         return refill.insert(rows, new, places)
 
     def advance(
-        inputs: SplitInputs, used: Array, wanted: Array, *, rows: refill.Rows
+        inputs: SplitInputs, used: Array, wanted: Array, most: Array | None, *, rows: refill.Rows
     ) -> tuple[refill.Rows, refill.AdvanceResult]:
-        return refill.advance(inputs.of, rows, used, wanted)
+        return refill.advance(inputs.of, rows, used, wanted, most)
 
     def repeat(new: refill.Rows, *, count: int) -> refill.Rows:
         return refill.repeat(new, count)
@@ -356,8 +356,12 @@ def _compiled(name: str) -> _Compiled:
     )
 
 
-class _Programs:
+class Programs:
     """The programs of a batch, and the shapes of its rows at each width.
+
+    Args:
+      compilations: what has been compiled.
+      name: the name of the strategy.
 
     Rows are updated in place: those that a method takes are not used again.
     """
@@ -407,11 +411,18 @@ class _Programs:
             return jax.tree.map(move, rows, self._begun_shapes[width])
 
     def advance(
-        self, rows: refill.Rows, width: int, shared: SplitInputs, used: Sequence[bool], wanted: int
+        self,
+        rows: refill.Rows,
+        width: int,
+        shared: SplitInputs,
+        used: Sequence[bool],
+        wanted: int,
+        most: int | None = None,
     ) -> tuple[refill.Rows, refill.AdvanceResult]:
-        """Runs steps until ``wanted`` rows have ended or are not in use."""
+        """Runs steps until ``wanted`` rows have ended or are not in use; at most ``most`` steps."""
         # NumPy values are moved by the call itself, where `jnp.asarray` is a call of its own.
         mask: Any = np.asarray(used, bool)
         count: Any = np.int32(wanted)
+        limit: Any = None if most is None else np.int32(most)
         with self._first("advance", len(used), width):
-            return self._compiled.advance(shared, mask, count, rows=spread_rows(rows))
+            return self._compiled.advance(shared, mask, count, limit, rows=spread_rows(rows))

@@ -7,7 +7,7 @@ Models"). Three programs do this, each compiled once for its shapes:
 
 - ``begin`` prefills a few newcomers,
 - ``insert`` puts them in the places of rows that have ended, and leaves all others untouched,
-- ``advance`` runs the steps of all rows until enough of them have ended.
+- ``advance`` runs the steps of all rows until enough of them have ended, or a number of steps.
 
 Newcomers may be padded to fewer prompt tokens (or encoder inputs) than the rows of the batch. They
 are prefilled at that smaller width, and their state is padded further when it is inserted. Rows of
@@ -31,6 +31,7 @@ from jax import lax
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
 from decoding_jax.loop.strategy import Strategy, check_settings, program_of
+from decoding_jax.loop.streaming import settled
 from decoding_jax.ops.jit import jit
 from decoding_jax.sharding.meshes import in_mesh, over_rows
 
@@ -84,12 +85,14 @@ class AdvanceResult(NamedTuple):
     Attributes:
       ended: bool ``[B]``, the rows that have ended, and those that are not in use.
       output: the sequences of all rows so far.
+      settled: int32 ``[B, N]``, the number of leading tokens of each sequence that are final.
       steps: int32, the number of steps run.
       used: int32, the number of steps of rows in use before they ended, summed over rows.
     """
 
     ended: Array
     output: DecodeOutput
+    settled: Array
     steps: Array
     used: Array
 
@@ -173,7 +176,7 @@ def resized(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def advance(
-    make_call: MakeCall, rows: Rows, used: Array, wanted: Array
+    make_call: MakeCall, rows: Rows, used: Array, wanted: Array, most: Array | None = None
 ) -> tuple[Rows, AdvanceResult]:
     """Runs steps until ``wanted`` rows have ended or are not in use.
 
@@ -182,6 +185,7 @@ def advance(
       rows: B rows.
       used: bool ``[B]``, the rows that are in use. Others may hold anything valid.
       wanted: int32, at most B.
+      most: int32, the largest number of steps; None for any.
     """
     strategy, model, prompt, _ = make_call(rows.given)
 
@@ -189,7 +193,8 @@ def advance(
         return strategy.row_done(state) | ~used
 
     def is_unfinished(carry: tuple[Any, Array, Array]) -> Array:
-        return ended(carry[0]).sum(dtype=jnp.int32) < wanted
+        few = ended(carry[0]).sum(dtype=jnp.int32) < wanted
+        return few if most is None else few & (carry[1] < most)
 
     def step(carry: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
         state, num_steps, num_used = carry
@@ -200,8 +205,9 @@ def advance(
     state, num_steps, num_used = lax.while_loop(
         is_unfinished, step, (rows.state, jnp.int32(0), jnp.int32(0))
     )
-    output = strategy.finalize(prompt, state)
-    return Rows(rows.given, state), AdvanceResult(ended(state), output, num_steps, num_used)
+    output, done = strategy.finalize(prompt, state), strategy.row_done(state)
+    final = settled(strategy, state, output, done[:, None])
+    return Rows(rows.given, state), AdvanceResult(ended(state), output, final, num_steps, num_used)
 
 
 def counted(done: Array, old: Any, new: Any) -> Any:

@@ -37,9 +37,14 @@ def progress(strategy: Strategy, prompt: Prompt, state: Any) -> Progress:
     """The ``Progress`` of a state."""
     output, last = strategy.finalize(prompt, state), strategy.done(state)
     ended = strategy.row_done(state)[:, None] | last if strategy.refills else last
-    settled = strategy.settled(state)
-    settled = jnp.zeros_like(output.length) if settled is None else settled
-    return Progress(output, jnp.where(ended, output.length, settled), last)
+    return Progress(output, settled(strategy, state, output, ended), last)
+
+
+def settled(strategy: Strategy, state: Any, output: DecodeOutput, ended: Array) -> Array:
+    """``Progress.settled``, int32 ``[B, N]``, where bool ``ended [B, 1]`` or ``[]`` are done."""
+    count = strategy.settled(state)
+    count = jnp.zeros_like(output.length) if count is None else count
+    return jnp.where(ended, output.length, count)
 
 
 @cached_by_class

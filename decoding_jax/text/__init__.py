@@ -9,6 +9,7 @@ from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.inputs import encode_texts
 from decoding_jax.text.loading import embedded, load
 from decoding_jax.text.phrases import constraints
+from decoding_jax.text.running_batch import RunningBatch
 from decoding_jax.text.score import ContinuationScore, score
 from decoding_jax.text.shared_prefix import WithText, share_prefix
 from decoding_jax.text.show import Page, show
@@ -44,6 +45,7 @@ __all__ = [
     "NumberedPieces",
     "Page",
     "Piece",
+    "RunningBatch",
     "SentencePieceTokenizer",
     "SettlingTokenizer",
     "Streamer",

@@ -17,7 +17,7 @@ from decoding_jax.text.call import TextCall, with_arguments
 from decoding_jax.text.chat import Conversation
 from decoding_jax.text.completions import Completion, continuation
 from decoding_jax.text.loading import Model
-from decoding_jax.text.streaming import Growth, StreamedCall
+from decoding_jax.text.streaming import GrowingTexts, Growth, StreamedCall
 from decoding_jax.text.token_texts import REPLACEMENT
 from decoding_jax.text.tokenizers import Tokenizer
 
@@ -77,7 +77,7 @@ def stream_text(
 
 
 class TextStream:
-    """The pieces of decoded texts, from ``stream_text``. It can be read once.
+    """The pieces of decoded texts, from ``stream_text`` or a ``RunningBatch``. It is read once.
 
     ``async for`` runs each step in a thread, so that the event loop goes on. The mesh in context
     when the stream was made is in context there too; other context managers of JAX are not.
@@ -86,7 +86,7 @@ class TextStream:
       output: what ``generate`` returns, once all pieces have been read; None before.
     """
 
-    def __init__(self, streamed: StreamedCall):
+    def __init__(self, streamed: GrowingTexts):
         self.output: list[list[Completion]] | None = None
         self._call, self._streamed, self._growths = streamed.call, streamed, streamed.run()
         self._pieces = self._all_pieces()
@@ -111,6 +111,11 @@ class TextStream:
     def _next_in_thread(self) -> Piece | None:
         with contextlib.nullcontext() if self._mesh.empty else jax.set_mesh(self._mesh):
             return next(self._pieces, None)
+
+    def close(self) -> None:
+        """Ends the decoding; there are no further pieces. A row of a ``RunningBatch`` is free."""
+        self._streamed.close()
+        self._pieces = iter(())
 
     def print(self, file: IO[str] | None = None) -> list[list[Completion]]:
         """Prints the pieces as they come, and returns ``output``.

@@ -87,37 +87,29 @@ class Growth(NamedTuple):
     last: bool
 
 
-class StreamedCall:
-    """The texts of a call, decoded as one batch.
+class GrowingTexts:
+    """The texts of a call while they are decoded; a subclass says where.
 
     Args:
       call: the call.
-      chunk: the number of steps between two reports, or None for as many as fit into 50 ms.
     """
 
-    def __init__(self, call: TextCall, chunk: int | None):
+    def __init__(self, call: TextCall):
         self.call, self._members = call, range(len(call.ids))
-        self._rows = call.rows(self._members, round_up(len(call.ids)))
-        self._scores, self._warned = None, False
-        if call.num_alternatives is not None:
-            inputs = self._rows.model, self._rows.prompt
-            self._scores = GrowingScores(*inputs, call.num_alternatives)
-        self._clock = Clock(call.max_time, chunk, model=call.call.model)
+        self._scores: GrowingScores | None = None
+        self._warned = False
 
     def run(self) -> Iterator[Growth]:
-        """Decodes, and yields what has been decoded after every ``chunk`` new tokens."""
-        progress = self._clock.progress(self._rows)
-        last = False
-        while not last:
-            with compilation_announced():
-                so_far, last = next(progress)
-            output, settled = to_host((so_far.output, so_far.settled))
-            yield Growth(output, settled, last)
+        """Yields what has been decoded, now and then until all texts are done."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Says that nothing more is read."""
 
     def first_prompt(self) -> np.ndarray:
         """The prompt of the first row, int64 ``[1, P]``; of an encoder-decoder, its start token."""
-        prompt = jax.device_get(self._rows.prompt)
-        return prompt.tokens[:1, : prompt.length[0]].astype(np.int64)
+        prompt = jax.device_get(self.call.rows(self._members[:1], 1).prompt)
+        return prompt.tokens[:, : prompt.length[0]].astype(np.int64)
 
     def completions(self, growth: Growth) -> list[list[Completion]]:
         """The completions so far, as ``generate`` returns them; warns once of what they lack."""
@@ -132,6 +124,33 @@ class StreamedCall:
             if self.call.has_language:
                 warn_of_no_text(made)
         return made
+
+
+class StreamedCall(GrowingTexts):
+    """The texts of a call, decoded as one batch, which nothing joins.
+
+    Args:
+      call: the call.
+      chunk: the number of steps between two reports, or None for as many as fit into 50 ms.
+    """
+
+    def __init__(self, call: TextCall, chunk: int | None):
+        super().__init__(call)
+        self._rows = call.rows(self._members, round_up(len(call.ids)))
+        if call.num_alternatives is not None:
+            inputs = self._rows.model, self._rows.prompt
+            self._scores = GrowingScores(*inputs, call.num_alternatives)
+        self._clock = Clock(call.max_time, chunk, model=call.call.model)
+
+    def run(self) -> Iterator[Growth]:
+        """Decodes, and yields what has been decoded after every ``chunk`` new tokens."""
+        progress = self._clock.progress(self._rows)
+        last = False
+        while not last:
+            with compilation_announced():
+                so_far, last = next(progress)
+            output, settled = to_host((so_far.output, so_far.settled))
+            yield Growth(output, settled, last)
 
 
 class Clock:
@@ -169,7 +188,7 @@ class Clock:
         Yields:
           What has been decoded after every few steps, and whether it is the last.
         """
-        for so_far in loop.stream_progress(*rows, chunk=self._next_steps):
+        for so_far in loop.stream_progress(*rows, chunk=self.next_steps):
             last = bool(so_far.last) or self._is_over(so_far.output)
             yield so_far, last
             if last:
@@ -182,7 +201,7 @@ class Clock:
         """
         return time.monotonic() >= self._end and bool(output.length.any())
 
-    def _next_steps(self) -> int:
+    def next_steps(self) -> int:
         """The number of steps to run next, from the time since the last call."""
         now = time.monotonic()
         elapsed, self._last = now - self._last, now

@@ -78,7 +78,8 @@ class ThinkingBudget:
       >>> from decoding_jax.base import Prefix
       >>> tokens = jnp.array([[[[4, 4]]]])
       >>> prefix = Prefix(jnp.array([[1]]), jnp.array([1]), tokens, jnp.array([[[2]]]))
-      >>> transforms.thinking_budget([1], [2], max_tokens=2)(jnp.zeros((1, 1, 1, 5)), prefix)
+      >>> budget = transforms.thinking_budget([1], [2], max_tokens=2)
+      >>> jax.jit(budget)(jnp.zeros((1, 1, 1, 5)), prefix)
       Array([[[[-inf, -inf,   0., -inf, -inf]]]], dtype=float32)
     """
 
@@ -123,11 +124,12 @@ class ThinkingBudget:
     def _after_prompt(self, prefix: Prefix) -> tuple[Array, Array]:
         length = prefix.prompt_length[:, None, None]
         none = jnp.zeros_like(length)
-        outside = CarriedStates((none - 1, none), none)
+        outside = none - 1, none
         if not self.include_prompt:
-            return outside.states
-        text = prefix._replace(tokens=prefix.prompt[:, None, None], length=length, carried=outside)
-        return carried.advance(self, text, outside, rest=prefix.prompt.shape[-1]).carried.states
+            return outside
+        begun = CarriedStates(outside, none, rest=prefix.prompt.shape[-1])
+        text = prefix._replace(tokens=prefix.prompt[:, None, None], length=length, carried=begun)
+        return self.states_after(text)
 
     def _advanced(self, state: tuple[Array, Array], token: Array) -> tuple[Array, Array]:
         """The state after one more token."""
@@ -194,7 +196,7 @@ def with_token_ids(transform: Any, pieces: Callable[[str], Sequence[int]]) -> An
             return part
         given = {name: getattr(part, name) for name in ("start", "end", "then")}
         texts = {name: value for name, value in given.items() if isinstance(value, str)}
-        found = {name: pieces(text) for name, text in texts.items()}
+        found: dict[str, Any] = {name: pieces(text) for name, text in texts.items()}
         for name in ("start", "end"):
             if name in found and not 1 <= len(found[name]) <= _LONGEST:
                 raise ValueError(
