@@ -23,7 +23,7 @@ TRIE = transforms.prefix_allowed_tokens(
     transforms.Trie.from_sequences([(0, 1, 4), (0, 2, 2, 4), (1, 4), (1, 3, 3, 3, 4)])
 )
 # It forces tokens 0 and 2, which the automaton always allows.
-BUDGET = transforms.thinking_budget((2,), (0,), max_tokens=np.array([1, 0, 2, 0]), then=(2,))
+BUDGET = transforms.thinking_budget((2,), (0,), max_tokens=np.array([1, 9, 9, 0]), then=(2,))
 
 
 def unaware(transform):
