@@ -46,6 +46,7 @@ from decoding_jax.models.attention import Part
 from decoding_jax.models.caches import KeyValue
 from decoding_jax.models.checkpoint import eagle, llama, multi_token
 from decoding_jax.models.checkpoint.directory import CONFIG, WEIGHTS
+from decoding_jax.models.checkpoint.family import BLOCKS
 from decoding_jax.models.checkpoint.params import Weight, write_params
 from experiments import code_data, quick, training, translation_data
 from experiments.train_code import make_optimizer
@@ -220,7 +221,7 @@ def export(head: Head, ids: np.ndarray, target: Llama | T5, directory: Path) -> 
     values = llama.settings_of_shape(config) | {"model_type": "llama", "hidden_act": "silu"}
     if isinstance(head, MultiTokenBlock):
         table = multi_token.block_table(config, f"model.layers.{target.num_layers}")
-        values |= {"num_hidden_layers": target.num_layers, llama.BLOCKS: 1}
+        values |= {"num_hidden_layers": target.num_layers, BLOCKS: 1}
     else:
         table = {**eagle.head_table(config, "midlayer"), "d2t": Weight("d2t")}
         params = {**params, "d2t": ids.astype(np.int64) - np.arange(len(ids))}

@@ -784,9 +784,119 @@ _GEMMA4 = {
     },
 }
 
+# Small networks of the families that are data, by the name of a fixture.
+_GROUPED = {**_LLAMA, "num_key_value_heads": 2, "pad_token_id": None}
+_PARTLY_ROTATED = {
+    **_GROUPED,
+    "hidden_size": 32,
+    "rope_parameters": {**_LLAMA["rope_parameters"], "partial_rotary_factor": 0.5},
+}
+_LOCAL = {
+    **_GROUPED,
+    "sliding_window": 3,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+DATA: dict[str, tuple[str, dict[str, Any]]] = {
+    "arcee": ("ArceeConfig", {**_GROUPED, "mlp_bias": True}),
+    "bloom": (
+        "BloomConfig",
+        {"vocab_size": 40, "hidden_size": 24, "n_layer": 2, "n_head": 3, "seq_length": 64},
+    ),
+    "cohere": ("CohereConfig", {**_GROUPED, "logit_scale": 0.5}),
+    "cohere2": ("Cohere2Config", {**_LOCAL, "logit_scale": 0.5}),
+    "exaone4": ("Exaone4Config", _LOCAL),
+    "falcon": (
+        "FalconConfig",
+        {
+            "vocab_size": 40,
+            "hidden_size": 16,
+            "ffn_hidden_size": 24,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_kv_heads": 2,
+            "new_decoder_architecture": True,
+        },
+    ),
+    "gemma": ("GemmaConfig", {**_GROUPED, "head_dim": 6}),
+    "glm": ("GlmConfig", {**_PARTLY_ROTATED, "head_dim": 8}),
+    "glm4": ("Glm4Config", {**_PARTLY_ROTATED, "head_dim": 8}),
+    "gptj": (
+        "GPTJConfig",
+        {
+            "vocab_size": 40,
+            "n_embd": 16,
+            "n_layer": 2,
+            "n_head": 2,
+            "n_inner": 24,
+            "n_positions": 64,
+            "rotary_dim": 4,
+        },
+    ),
+    "granite": (
+        "GraniteConfig",
+        {
+            **_GROUPED,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.7,
+            "attention_multiplier": 0.3,
+            "logits_scaling": 0.6,
+        },
+    ),
+    "mixtral": ("MixtralConfig", {**_GROUPED, "num_local_experts": 4, "sliding_window": 3}),
+    "nemotron": ("NemotronConfig", {**_PARTLY_ROTATED, "attention_bias": True}),
+    "olmo": ("OlmoConfig", {**_GROUPED, "clip_qkv": 0.5}),
+    "olmo2": ("Olmo2Config", _GROUPED),
+    "olmo3": (
+        "Olmo3Config",
+        {
+            **_LOCAL,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 50.0},
+            },
+        },
+    ),
+    "opt": (
+        "OPTConfig",
+        {
+            "vocab_size": 40,
+            "hidden_size": 16,
+            "ffn_dim": 24,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 64,
+        },
+    ),
+    "olmoe": ("OlmoeConfig", {**_GROUPED, "num_experts": 4, "num_experts_per_tok": 3}),
+    "phi": ("PhiConfig", _PARTLY_ROTATED),
+    "phi3": ("Phi3Config", {**_GROUPED, "sliding_window": 3}),
+    "qwen3_moe": (
+        "Qwen3MoeConfig",
+        {
+            **_GROUPED,
+            "head_dim": 6,
+            "moe_intermediate_size": 24,
+            "num_experts": 5,
+            "num_experts_per_tok": 2,
+            "norm_topk_prob": True,
+        },
+    ),
+    "seed_oss": ("SeedOssConfig", {**_GROUPED, "head_dim": 6, "attention_out_bias": True}),
+    "smollm3": (
+        "SmolLM3Config",
+        {**_GROUPED, "no_rope_layers": [0, 1], "use_sliding_window": True, "sliding_window": 3},
+    ),
+    "stablelm": (
+        "StableLmConfig",
+        {**_PARTLY_ROTATED, "use_qkv_bias": True, "use_parallel_residual": True},
+    ),
+    "starcoder2": ("Starcoder2Config", {**_GROUPED, "sliding_window": 3}),
+}
+
 # By the name of a fixture: the class of its configuration in transformers, and settings for 40
 # tokens.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    **DATA,
     "t5": ("T5Config", {**_T5, "tie_word_embeddings": True, "feed_forward_proj": "relu"}),
     "t5_1_1": (
         "T5Config",

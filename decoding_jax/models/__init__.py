@@ -30,7 +30,6 @@ from decoding_jax.models.gemma import Gemma, GemmaConfig
 from decoding_jax.models.gemma4 import Gemma4, Gemma4Config
 from decoding_jax.models.gemma4_assistant import Gemma4Assistant, Gemma4AssistantConfig
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
-from decoding_jax.models.gpt_neox import GPTNeoX, GPTNeoXConfig
 from decoding_jax.models.llama import Llama, LlamaConfig
 from decoding_jax.models.multi_token import MultiTokenBlock, MultiTokenConfig
 from decoding_jax.models.positions import RopeScaling
@@ -54,8 +53,6 @@ __all__ = [
     "EagleConfig",
     "EagleHead",
     "GPT2Config",
-    "GPTNeoX",
-    "GPTNeoXConfig",
     "Gemma",
     "Gemma4",
     "Gemma4Assistant",

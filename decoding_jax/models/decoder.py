@@ -108,7 +108,8 @@ class DecoderNetwork(nn.Module):
 
     def setup(self) -> None:
         if not self.config.logits_via_embedding:
-            self.logits_dense = layers.Output(self.config.vocab_size)
+            bias = getattr(self.config, "logits_bias", False)
+            self.logits_dense = layers.Output(self.config.vocab_size, use_bias=bias)
 
     @property
     def num_layers(self) -> int:

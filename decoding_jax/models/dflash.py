@@ -65,8 +65,7 @@ class DFlashNetwork(nn.Module):
 
     def angles(self, position: Array) -> tuple[Array, Array]:
         """The rotation of keys and queries at positions."""
-        cfg = self.config
-        return positions.rotation(position, cfg.head_dim, cfg.rope_theta, cfg.rope_scaling)
+        return self.config.angles(position)
 
     def prefill(self, states: Array) -> caches.Layers:
         """The keys and values of the prompts' states ``[B, 1, P, D']`` in each layer."""

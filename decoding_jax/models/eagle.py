@@ -16,7 +16,7 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec
 
 from decoding_jax.base import Array
-from decoding_jax.models import caches, layers, positions, view
+from decoding_jax.models import caches, layers, view
 from decoding_jax.models.feature_head import FeatureHead, FeatureHeadConfig
 from decoding_jax.models.llama import LlamaAttention, LlamaLayer, LlamaMlp
 from decoding_jax.pytrees import pytree
@@ -134,7 +134,7 @@ class EagleNetwork(nn.Module):
         """Runs all layers; as ``DecoderNetwork.run_layers``, with the states before the tokens."""
         cfg = self.config
         x = jnp.concatenate([embedded, states.astype(embedded.dtype)], -1)
-        angles = positions.rotation(position, cfg.head_dim, cfg.rope_theta, cfg.rope_scaling)
+        angles = cfg.angles(position)
         stored = []
         for index, layer in enumerate(self.layers):
             x, new = layer(x, cache_of(index), angles)

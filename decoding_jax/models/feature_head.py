@@ -10,7 +10,7 @@ from flax import linen as nn
 
 from decoding_jax import fields
 from decoding_jax.base import Array
-from decoding_jax.models.llama import LlamaConfig, repeated_heads
+from decoding_jax.models.llama import LlamaConfig, refuse_switches, repeated_heads
 from decoding_jax.pytrees import pytree
 
 
@@ -25,6 +25,10 @@ class FeatureHeadConfig(LlamaConfig):
 
     feature_layers: tuple[int, ...] = dataclasses.field(kw_only=True)
     feature_dim: int = dataclasses.field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_switches(self)
 
 
 @pytree

@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec
 
 from decoding_jax import fields
 from decoding_jax.base import Array
-from decoding_jax.models import caches, decoder, gemma, layers, llama, positions, shared_keys, view
+from decoding_jax.models import caches, decoder, layers, llama, positions, shared_keys, view
 from decoding_jax.models.attention import Part, soft_capped
 from decoding_jax.models.transposed import plain
 from decoding_jax.pytrees import pytree
@@ -59,6 +59,7 @@ class Gemma4Config(llama.LlamaConfig):
     activation: str = "gelu"
     qk_norm: bool = True
     logits_via_embedding: bool = True
+    norm_place: str = "both"
     local_rope_theta: float = fields.static_number(
         "numbers above 0", lambda x: x > 0, default=10_000.0
     )
@@ -78,7 +79,7 @@ class Gemma4Config(llama.LlamaConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fields.check(self)
+        llama.refuse_switches(self, ("local_rope_theta", "logit_soft_cap"))
         if self.scan_layers:
             expected = "False, because the layers of Gemma 4 have two shapes"
             raise fields.error("scan_layers", expected, True)
@@ -158,7 +159,7 @@ class Gemma4Attention(llama.LlamaAttention):
         return self.read(x, parts, angles), stored
 
 
-class Gemma4Layer(gemma.GemmaLayer):
+class Gemma4Layer(llama.LlamaLayer):
     """A layer, whose ``LayerCache`` gives the keys of another layer if it makes none.
 
     Attributes:

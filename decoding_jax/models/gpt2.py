@@ -92,9 +92,9 @@ class GPT2Attention(nn.Module):
 
 
 class GPT2Mlp(nn.Module):
-    """Two projections with biases and an activation between them, which GPT-NeoX has too."""
+    """Two projections with biases and an activation between them."""
 
-    config: Any
+    config: GPT2Config
 
     @nn.compact
     def __call__(self, x: Array) -> Array:

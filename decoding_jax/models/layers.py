@@ -122,6 +122,8 @@ PARTITION_RULES = {
     "*attention/out/bias": PartitionSpec(),
     "*attention/*/kernel": _COLUMNS,
     "*attention/*/bias": PartitionSpec(meshes.MODEL),
+    "*mlp/*_experts/kernel": PartitionSpec(meshes.MODEL, None, None),
+    "*mlp/router/kernel": PartitionSpec(),
     "*mlp/wo/kernel": _ROWS,
     "*mlp/wo/bias": PartitionSpec(),
     "*mlp/down/kernel": _ROWS,
@@ -129,6 +131,7 @@ PARTITION_RULES = {
     "*mlp/*/kernel": _COLUMNS,
     "*mlp/*/bias": PartitionSpec(meshes.MODEL),
     "*logits_dense/kernel": _COLUMNS,
+    "*logits_dense/bias": PartitionSpec(meshes.MODEL),
     "*logits_bias": _COLUMNS,
     "source": PartitionSpec(meshes.DATA, None),
     "source_length": PartitionSpec(meshes.DATA),
@@ -139,6 +142,7 @@ of inputs that an encoder-decoder is bound to over ``data``."""
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "linear": lambda x: x,
     "relu": jax.nn.relu,
+    "relu2": lambda x: jnp.square(jax.nn.relu(x)),
     "gelu": lambda x: jax.nn.gelu(x, approximate=True),
     "gelu_exact": lambda x: jax.nn.gelu(x, approximate=False),
     "silu": jax.nn.silu,
@@ -180,12 +184,17 @@ class Output(nn.Module):
     """The projection to the vocabulary, ``[..., D]`` to float32 logits ``[..., features]``."""
 
     features: int
+    use_bias: bool = False
 
     @nn.compact
     def __call__(self, hidden: Array) -> Array:
         init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
         kernel = kernel_of(self, init, (hidden.shape[-1], self.features))
-        return vocabulary_logits(hidden, kernel)
+        logits = vocabulary_logits(hidden, kernel)
+        if self.use_bias:
+            bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), jnp.float32)
+            logits += bias.astype(jnp.float32).reshape((1,) * (logits.ndim - 1) + (-1,))
+        return logits
 
 
 class RMSNorm(nn.Module):
@@ -218,22 +227,38 @@ def rms_normed(x: Array, epsilon: float) -> Array:
 
 
 class LayerNorm(nn.Module):
-    """Layer normalisation (Ba, Kiros & Hinton 2016), computed in float32 from any dtype."""
+    """Layer normalisation (Ba, Kiros & Hinton 2016), computed in float32 from any dtype.
+
+    Attributes:
+      epsilon: the number that is added to the variance.
+      dtype: the dtype of the result.
+      offset: as for ``RMSNorm``.
+      use_scale: whether it has a parameter ``scale``.
+      use_bias: whether it has a parameter ``bias``.
+    """
 
     epsilon: float = 1e-6
     dtype: str = "float32"
+    offset: float = 0.0
+    use_scale: bool = True
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        size = x.shape[-1]
-        shape = (1,) * (x.ndim - 1) + (size,)
-        scale = self.param("scale", nn.initializers.ones_init(), (size,), jnp.float32)
-        bias = self.param("bias", nn.initializers.zeros_init(), (size,), jnp.float32)
-        x = x.astype(jnp.float32)
-        x = x - x.mean(-1, keepdims=True)
-        factor = jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + self.epsilon)
-        factor = factor * scale.astype(jnp.float32).reshape(shape)
-        return (x * factor + bias.astype(jnp.float32).reshape(shape)).astype(self.dtype)
+        def parameter(name: str, value: float) -> Array:
+            init = nn.initializers.constant(value)
+            values = self.param(name, init, (x.shape[-1],), jnp.float32).astype(jnp.float32)
+            return values.reshape((1,) * (x.ndim - 1) + (-1,))
+
+        y = x.astype(jnp.float32)
+        y = y - y.mean(-1, keepdims=True)
+        factor = jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + self.epsilon)
+        if self.use_scale:
+            scale = parameter("scale", 1.0 - self.offset)
+            factor = factor * (scale + self.offset if self.offset else scale)
+        y = y * factor
+        y = y + parameter("bias", 0.0) if self.use_bias else y
+        return y.astype(self.dtype)
 
 
 def split_heads(x: Array, heads: int, groups: int = 1) -> Array:

@@ -1,14 +1,17 @@
-"""The Llama family: rotary positions, grouped-query attention, RMS norm, gated feed-forward.
+"""Decoder-only networks that differ by settings: the Llama family, and families that are data.
 
-Covers Llama 2 and 3, TinyLlama, SmolLM, Mistral, Qwen2 and Qwen3. Touvron et al. 2023, "Llama 2";
-Grattafiori et al. 2024, "The Llama 3 Herd of Models"; Ainslie et al. 2023, "GQA"; Shazeer 2020,
-"GLU Variants Improve Transformer"; Yang et al. 2024, "Qwen2"; Yang et al. 2025, "Qwen3".
+``LlamaConfig`` has a setting for each thing in which the layers of these families differ, so that a
+family is a file of ``models.checkpoint.families``. Touvron et al. 2023, "Llama 2"; Grattafiori et
+al. 2024, "The Llama 3 Herd of Models"; Ainslie et al. 2023, "GQA"; Shazeer 2020, "GLU Variants
+Improve Transformer"; Yang et al. 2025, "Qwen3".
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -16,11 +19,16 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import traverse_util
 
+from decoding_jax import fields
 from decoding_jax.base import Array
 from decoding_jax.models import attention, caches, decoder, layers, positions, stack, view
 from decoding_jax.models.attention_choice import attend
+from decoding_jax.models.experts import Experts
 from decoding_jax.models.transposed import plain
 from decoding_jax.pytrees import pytree
+
+Angles = tuple[Array, Array]
+"""The cosines and sines of the angles of positions, from ``positions.rotation``."""
 
 
 def repeated_heads(params: Any, config: Any, size: int) -> tuple[Any, Any]:
@@ -38,11 +46,37 @@ def repeated_heads(params: Any, config: Any, size: int) -> tuple[Any, Any]:
         return jnp.repeat(split, times, axis=-2).reshape(*x.shape[:-1], -1)
 
     flat = traverse_util.flatten_dict(plain(params), sep="/")
+    repeated = ["attention/key/", "attention/value/"]
+    repeated += ["attention/key_norm/"] if config.qk_norm_whole else []
     for path, x in flat.items():
-        if "attention/key/" in path or "attention/value/" in path:
+        if any(name in path for name in repeated):
             flat[path] = jax.tree.map(repeat, x)
     config = dataclasses.replace(config, num_kv_heads=heads)
     return traverse_util.unflatten_dict(flat, sep="/"), config
+
+
+NORMS: dict[str, Callable[..., Any]] = {
+    "rms": layers.RMSNorm,
+    "rms_offset": functools.partial(layers.RMSNorm, offset=1.0),
+    "layer": layers.LayerNorm,
+    "layer_offset": functools.partial(layers.LayerNorm, offset=1.0),
+    "layer_unbiased": functools.partial(layers.LayerNorm, use_bias=False),
+    "layer_plain": functools.partial(layers.LayerNorm, use_bias=False, use_scale=False),
+}
+"""The norms that a network may have: by the root of the mean square or by mean and variance; with
+the scale, its distance from 1, or neither a scale nor a bias."""
+
+
+def _pattern(name: str, value: Any) -> tuple[bool, ...]:
+    """Checks a pattern of layers."""
+    if not isinstance(value, Sequence) or not value:
+        raise fields.error(name, "one entry or more", value)
+    return tuple(map(bool, value))
+
+
+_above_zero = functools.partial(
+    fields.static_number, "None, or numbers above 0", lambda x: x > 0, default=None
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +91,8 @@ class LlamaConfig(decoder.DecoderConfig):
       max_positions: the length of the longest text that the model supports.
       rope_theta: the base of the rotary frequencies.
       rope_scaling: the scaling of the rotary frequencies, or None.
-      activation: the activation of the gate: ``silu``, ``gelu`` (by tanh), ``gelu_exact`` or
-        ``relu``.
+      activation: the activation of the feed-forward part: ``silu``, ``gelu`` (by tanh),
+        ``gelu_exact``, ``relu`` or ``relu2`` (its square).
       qkv_bias: whether query, key and value have a bias (Qwen2).
       out_bias: whether the attention's output has one.
       mlp_bias: whether the feed-forward projections have one.
@@ -66,10 +100,40 @@ class LlamaConfig(decoder.DecoderConfig):
       window: the number of tokens that a token sees, itself included, or None for all (Mistral).
       window_pattern: whether each layer has the window, repeated over the layers.
       logits_via_embedding: whether the output is tied to the embedding (SmolLM).
+      norm: the kind of the norms, a name in ``NORMS``.
+      norm_place: where attention and feed-forward part have a norm: ``before`` them, ``after``
+        them, before their output is added (OLMo 2), or ``both`` (Gemma 2).
+      parallel: None, or ``two_norms`` where attention and feed-forward part of a layer have the
+        same input, and ``one_norm`` where they share its norm too (Cohere).
+      gated: whether the feed-forward part is gated, or has two projections (Arcee).
+      qk_norm_whole: whether ``qk_norm`` is over all heads together (OLMo 2).
+      rotary_dim: the number of dimensions of a head that are rotated, or None for all (StableLM).
+      rotary_interleaved: whether neighbouring dimensions are rotated together (Cohere).
+      rotary_pattern: whether each layer has positions, repeated over the layers (SmolLM3).
+      local_rope_theta: the base of the rotary frequencies of layers with the window, which are not
+        scaled, or None for those of all layers (Gemma 3).
+      query_scalar: the number whose inverse square root is the factor of the attention's logits, or
+        None for the size of a head.
+      attention_soft_cap: None, or the bound c of the attention's logits, ``c tanh(x / c)``.
+      logit_soft_cap: None, or such a bound of the logits of the tokens.
+      clip_qkv: None, or the bound of the numbers in queries, keys and values (OLMo).
+      embedding_scale: None, or the factor of the embeddings, rounded to the dtype (Gemma).
+      residual_scale: None, or the factor of what a layer's parts add (Granite).
+      logit_scale: None, or the factor of the logits of the tokens (Cohere).
+      logits_bias: whether the projection to the vocabulary has a bias (Phi).
+      num_experts: None, or the number of experts, of ``mlp_dim`` each, of which each token runs
+        through some in every layer (Mixtral).
+      experts_per_token: how many each token runs through.
+      normalised_experts: whether the weights of these have the sum 1.
+      learned_positions: None, or the number of rows before those of the positions in a table of
+        embeddings of positions, which are added to those of the tokens (OPT).
+      embedding_norm: whether the embeddings are normalised (BLOOM).
+      linear_biases: whether the attention's logits fall with the distance (ALiBi; BLOOM).
 
     Raises:
-      ValueError: if ``num_kv_heads`` does not divide ``num_heads``, ``head_dim`` is odd, or
-        ``window`` or ``prefill_chunk`` is not positive.
+      ValueError: if ``num_kv_heads`` does not divide ``num_heads``, ``head_dim`` is odd,
+        ``window`` or ``prefill_chunk`` is not positive, or for a value that a setting does not
+        take.
     """
 
     vocab_size: int
@@ -91,9 +155,33 @@ class LlamaConfig(decoder.DecoderConfig):
     window: int | None = None
     window_pattern: tuple[bool, ...] = (True,)
     logits_via_embedding: bool = False
+    norm: str = fields.choice(*NORMS, default="rms")
+    norm_place: str = fields.choice("before", "after", "both", default="before")
+    parallel: str | None = fields.choice("two_norms", "one_norm", default=None)
+    gated: bool = fields.switch(default=True)
+    qk_norm_whole: bool = fields.switch(default=False)
+    rotary_dim: int | None = fields.count(2, default=None)
+    rotary_interleaved: bool = fields.switch(default=False)
+    rotary_pattern: tuple[bool, ...] = fields.field(_pattern, static=True, default=(True,))
+    local_rope_theta: float | None = _above_zero()
+    query_scalar: float | None = _above_zero()
+    attention_soft_cap: float | None = _above_zero()
+    logit_soft_cap: float | None = _above_zero()
+    clip_qkv: float | None = _above_zero()
+    embedding_scale: float | None = _above_zero()
+    residual_scale: float | None = _above_zero()
+    logit_scale: float | None = _above_zero()
+    logits_bias: bool = fields.switch(default=False)
+    learned_positions: int | None = fields.count(0, default=None)
+    embedding_norm: bool = fields.switch(default=False)
+    linear_biases: bool = fields.switch(default=False)
+    num_experts: int | None = fields.count(default=None)
+    experts_per_token: int = fields.count(default=1)
+    normalised_experts: bool = fields.switch(default=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        fields.check(self)
         view.check_window(self.window, self.window_pattern)
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
@@ -102,6 +190,49 @@ class LlamaConfig(decoder.DecoderConfig):
             )
         if self.head_dim % 2:
             raise ValueError(f"head_dim: expected even numbers, got {self.head_dim}")
+        turned = self.rotary_dim
+        if turned is not None and (turned % 2 or turned > self.head_dim):
+            expected = f"None, or even numbers up to the size of a head, {self.head_dim}"
+            raise fields.error("rotary_dim", expected, turned)
+        if self.parallel is not None and self.norm_place != "before":
+            raise fields.error("norm_place", "'before' with parallel", self.norm_place)
+        if self.num_experts is not None:
+            if self.experts_per_token > self.num_experts:
+                expected = f"up to num_experts = {self.num_experts}"
+                raise fields.error("experts_per_token", expected, self.experts_per_token)
+            if self.mlp_bias or not self.gated:
+                expected = "None without gated, or with mlp_bias"
+                raise fields.error("num_experts", expected, self.num_experts)
+        if self.logits_bias and self.logits_via_embedding:
+            raise fields.error("logits_bias", "False with logits_via_embedding", True)
+
+    def angles(self, position: Array) -> Angles:
+        """The rotations at positions."""
+        size = self.rotary_dim or self.head_dim
+        return positions.rotation(position, size, self.rope_theta, self.rope_scaling)
+
+
+def refuse_switches(config: LlamaConfig, followed: Sequence[str] = ()) -> None:
+    """Refuses settings of ``LlamaConfig`` that the network of a subclass does not follow.
+
+    Args:
+      config: the config of the subclass.
+      followed: those that it follows.
+
+    Raises:
+      ValueError: for one that has not the default of the subclass.
+    """
+    for setting in dataclasses.fields(LlamaConfig):
+        name = setting.name
+        default = getattr(type(config), name, setting.default)
+        is_switch = "check" in setting.metadata and name not in followed
+        if is_switch and getattr(config, name) != default:
+            raise fields.error(name, repr(default), getattr(config, name))
+
+
+def norm(config: LlamaConfig) -> Any:
+    """A norm of the network, over the last axis."""
+    return NORMS[config.norm](config.norm_epsilon, config.dtype)
 
 
 class LlamaAttention(nn.Module):
@@ -109,15 +240,11 @@ class LlamaAttention(nn.Module):
 
     Attributes:
       config: the shape of the network.
-      scale: the factor of the logits, or None for that of the size of a head.
-      soft_cap: None, or the bound of the logits.
-      norm_offset: the ``offset`` of the norms of query and key.
+      scale: the factor of the logits, or None for that of the config.
     """
 
     config: LlamaConfig
     scale: float | None = None
-    soft_cap: float | None = None
-    norm_offset: float = 0.0
 
     def setup(self) -> None:
         cfg = self.config
@@ -129,37 +256,54 @@ class LlamaAttention(nn.Module):
         self.key, self.value = project(cfg.num_kv_heads), project(cfg.num_kv_heads)
         self.out = layers.Dense(cfg.emb_dim, cfg.dtype, use_bias=cfg.out_bias)
         if cfg.qk_norm:
-            self.query_norm = layers.RMSNorm(cfg.norm_epsilon, cfg.dtype, self.norm_offset)
-            self.key_norm = layers.RMSNorm(cfg.norm_epsilon, cfg.dtype, self.norm_offset)
+            self.query_norm, self.key_norm = norm(cfg), norm(cfg)
+
+    def projected(self, project: Any, x: Array, norm: Any = None) -> Array:
+        """A projection of ``x``, with what is done to all its heads together."""
+        y = project(x)
+        y = norm(y) if norm is not None and self.config.qk_norm_whole else y
+        clip = self.config.clip_qkv
+        return y if clip is None else jnp.clip(y, -clip, clip)
 
     def keys(self, x: Array) -> caches.KeyValue:
         """The keys and values of ``x``, which are not rotated."""
-        new = layers.key_value(self.key(x), self.value(x), self.config.num_kv_heads)
-        return new._replace(key=self.key_norm(new.key)) if self.config.qk_norm else new
+        cfg = self.config
+        norm = self.key_norm if cfg.qk_norm else None
+        key = self.projected(self.key, x, norm)
+        new = layers.key_value(key, self.projected(self.value, x), cfg.num_kv_heads)
+        if norm is None or cfg.qk_norm_whole:
+            return new
+        return new._replace(key=norm(new.key))
 
-    def read(
-        self, x: Array, parts: list[attention.Part], angles: tuple[Array, Array] | None = None
-    ) -> Array:
+    def read(self, x: Array, parts: list[attention.Part], angles: Angles | None = None) -> Array:
         """The attention of ``x`` to keys and values, with queries that are rotated or not.
 
         The keys may be those of another network, whose dtype the queries take.
         """
         cfg, held = self.config, parts[0].key
         heads = held.shape[-3]
-        query = layers.split_heads(self.query(x), heads, cfg.num_heads // heads)
-        query = self.query_norm(query) if cfg.qk_norm else query
-        query = query if angles is None else positions.rotate(query, *angles)
-        scale = cfg.head_dim**-0.5 if self.scale is None else self.scale
+        norm = self.query_norm if cfg.qk_norm else None
+        query = self.projected(self.query, x, norm)
+        query = layers.split_heads(query, heads, cfg.num_heads // heads)
+        query = query if norm is None or cfg.qk_norm_whole else norm(query)
+        query = query if angles is None else self.rotated(query, angles)
+        scale = self.scale
+        if scale is None:
+            scale = (cfg.query_scalar or cfg.head_dim) ** -0.5
         query = query.astype(held.dtype)
-        y = attend(query, parts, scale, self.soft_cap, implementation=cfg.attention)
+        y = attend(query, parts, scale, cfg.attention_soft_cap, implementation=cfg.attention)
         return self.out(layers.merge_heads(y).astype(cfg.dtype))
 
+    def rotated(self, x: Array, angles: Angles) -> Array:
+        """Queries or keys at their positions."""
+        return positions.rotate(x, *angles, interleaved=self.config.rotary_interleaved)
+
     def __call__(
-        self, x: Array, layer_cache: view.LayerCache, angles: tuple[Array, Array]
+        self, x: Array, layer_cache: view.LayerCache, angles: Angles
     ) -> tuple[Array, caches.KeyValue]:
         new = self.keys(x)
         # Keys are stored after their rotation, which is applied once, when the token is new.
-        parts, stored = layer_cache(new._replace(key=positions.rotate(new.key, *angles)))
+        parts, stored = layer_cache(new._replace(key=self.rotated(new.key, angles)))
         return self.read(x, parts, angles), stored
 
 
@@ -169,10 +313,14 @@ class LlamaMlp(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         cfg = self.config
-        gate = layers.Dense(cfg.mlp_dim, cfg.dtype, use_bias=cfg.mlp_bias, name="gate")(x)
-        up = layers.Dense(cfg.mlp_dim, cfg.dtype, use_bias=cfg.mlp_bias, name="up")(x)
-        y = layers.ACTIVATIONS[cfg.activation](gate) * up
-        return layers.Dense(cfg.emb_dim, cfg.dtype, use_bias=cfg.mlp_bias, name="down")(y)
+
+        def project(size: int, name: str) -> layers.Dense:
+            return layers.Dense(size, cfg.dtype, use_bias=cfg.mlp_bias, name=name)
+
+        activation = layers.ACTIVATIONS[cfg.activation]
+        y = project(cfg.mlp_dim, "up")(x)
+        y = activation(project(cfg.mlp_dim, "gate")(x)) * y if cfg.gated else activation(y)
+        return project(cfg.emb_dim, "down")(y)
 
 
 class LlamaLayer(nn.Module):
@@ -180,38 +328,137 @@ class LlamaLayer(nn.Module):
 
     def setup(self) -> None:
         cfg = self.config
-        self.pre_attention_norm = layers.RMSNorm(cfg.norm_epsilon, cfg.dtype)
         self.attention = LlamaAttention(cfg)
-        self.pre_mlp_norm = layers.RMSNorm(cfg.norm_epsilon, cfg.dtype)
-        self.mlp = LlamaMlp(cfg)
+        self.mlp = LlamaMlp(cfg) if cfg.num_experts is None else Experts(cfg)
+        if cfg.norm_place != "after":
+            self.pre_attention_norm = norm(cfg)
+            if cfg.parallel != "one_norm":
+                self.pre_mlp_norm = norm(cfg)
+        if cfg.norm_place != "before":
+            self.post_attention_norm, self.post_mlp_norm = norm(cfg), norm(cfg)
+
+    def attention_part(
+        self, x: Array, layer_cache: view.LayerCache, angles: Angles
+    ) -> tuple[Array, caches.KeyValue]:
+        """What the attention adds to ``x``, and the updated cache."""
+        place = self.config.norm_place
+        y = x if place == "after" else self.pre_attention_norm(x)
+        y, stored = self.attention(y, layer_cache, angles)
+        return self.scaled(y if place == "before" else self.post_attention_norm(y)), stored
+
+    def mlp_part(self, x: Array) -> Array:
+        """What the feed-forward part adds to ``x``."""
+        cfg = self.config
+        if cfg.norm_place != "after":
+            shared = cfg.parallel == "one_norm"
+            x = self.pre_attention_norm(x) if shared else self.pre_mlp_norm(x)
+        y = self.mlp(x)
+        return self.scaled(y if cfg.norm_place == "before" else self.post_mlp_norm(y))
+
+    def scaled(self, y: Array) -> Array:
+        """What a part adds, times the factor of the config."""
+        scale = self.config.residual_scale
+        return y if scale is None else y * jnp.asarray(scale, y.dtype)
+
+    def attended(
+        self, x: Array, layer_cache: view.LayerCache, angles: Angles
+    ) -> tuple[Array, caches.KeyValue]:
+        """The output of the first part, and the updated cache."""
+        y, stored = self.attention_part(x, layer_cache, angles)
+        return x + y, stored
+
+    def fed_forward(self, x: Array) -> Array:
+        """The output of the last part."""
+        return x + self.mlp_part(x)
 
     def __call__(
-        self, x: Array, layer_cache: view.LayerCache, angles: tuple[Array, Array]
+        self, x: Array, layer_cache: view.LayerCache, angles: Angles
     ) -> tuple[Array, caches.KeyValue]:
-        y, stored = self.attention(self.pre_attention_norm(x), layer_cache, angles)
-        x += y
-        return x + self.mlp(self.pre_mlp_norm(x)), stored
+        y, stored = self.attended(x, layer_cache, angles)
+        if self.config.parallel is not None:
+            return y + self.mlp_part(x), stored
+        return self.fed_forward(y), stored
+
+
+def _either(flag: bool | Array, one: Angles, other: Angles) -> Angles:
+    """One of two pairs of angles, where the flag may be an array."""
+    if isinstance(flag, bool):
+        return one if flag else other
+    return jax.tree.map(lambda x, y: jnp.where(flag, x, y), one, other)
 
 
 class LlamaNetwork(decoder.DecoderNetwork):
     """The network of ``Llama``."""
 
     config: LlamaConfig
+    layer: ClassVar[type[LlamaLayer]] = LlamaLayer
 
     def setup(self) -> None:
         super().setup()
         cfg = self.config
-        self.token_embedder = layers.embedder(cfg.vocab_size, cfg.emb_dim)
-        self.layers = stack.make_layers(LlamaLayer, cfg)
-        self.final_norm = layers.RMSNorm(cfg.norm_epsilon, cfg.dtype)
+        self.token_embedder = self.embedder()
+        if cfg.learned_positions is not None:
+            rows = cfg.max_positions + cfg.learned_positions
+            self.position_embedder = layers.embedder(rows, cfg.emb_dim)
+        if cfg.embedding_norm:
+            self.embedding_norm = norm(cfg)
+        self.layers = stack.make_layers(self.layer, cfg)
+        self.final_norm = norm(cfg)
+
+    def embedder(self) -> nn.Module:
+        """The module of the embedding table."""
+        cfg = self.config
+        return layers.embedder(cfg.vocab_size, cfg.emb_dim)
 
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
+        """See ``DecoderNetwork.inputs``. The positions are angles: global ones, then local ones."""
         cfg = self.config
         x = layers.embed(self.token_embedder.embedding, tokens, cfg.dtype)
-        return x, positions.rotation(position, cfg.head_dim, cfg.rope_theta, cfg.rope_scaling)
+        if cfg.embedding_scale is not None:
+            x *= jnp.asarray(cfg.embedding_scale, cfg.dtype)  # rounded, as in training
+        if cfg.learned_positions is not None:
+            row = position + cfg.learned_positions
+            x += layers.embed(self.position_embedder.embedding, row, cfg.dtype)
+        x = self.embedding_norm(x) if cfg.embedding_norm else x
+        angles = cfg.angles(position)
+        if cfg.local_rope_theta is None:
+            return x, (angles, angles)
+        size = cfg.rotary_dim or cfg.head_dim
+        return x, (angles, positions.rotation(position, size, cfg.local_rope_theta))
+
+    def positions_of(self, positions: Any, index: int | Array) -> Angles:
+        cfg = self.config
+        angles, for_local = positions
+        if cfg.local_rope_theta is not None:
+            angles = _either(view.is_local(cfg.window_pattern, index), for_local, angles)
+        if all(cfg.rotary_pattern):
+            return angles
+        none = jnp.ones_like(angles[0]), jnp.zeros_like(angles[1])
+        return _either(view.is_local(cfg.rotary_pattern, index), angles, none)
+
+    def linear_bias(self, distance: Array) -> Array:
+        """The biases ``[b, w, H, G, T, K]`` of distances ``[b, w, T, K]``."""
+        cfg = self.config
+        slopes = jnp.asarray(positions.linear_slopes(cfg.num_heads))
+        slopes = slopes.reshape(1, 1, cfg.num_kv_heads, -1, 1, 1)
+        return -slopes * distance[:, :, None, None].astype(jnp.float32)
+
+    def prompt_biases(self, position: Array, size: int) -> Callable[[Any], attention.Bias | None]:
+        return lambda layer: self.linear_bias if self.config.linear_biases else None
+
+    def biases(self, seen: view.View) -> Callable[[Any], view.Biases | None]:
+        if not self.config.linear_biases:
+            return lambda layer: None
+        found = view.Biases(self.linear_bias, self.linear_bias(seen.slot_distance))
+        return lambda layer: found  # a token has no distance to itself
 
     def window(self, index: int | Array) -> view.Window:
         return view.window_of(self.config.window, self.config.window_pattern, index)
+
+    def project(self, hidden: Array) -> Array:
+        cfg, logits = self.config, super().project(hidden)
+        logits = logits if cfg.logit_scale is None else logits * cfg.logit_scale
+        return attention.soft_capped(logits, cfg.logit_soft_cap)
 
 
 @pytree
@@ -240,7 +487,9 @@ class Llama(decoder.DecoderModel):
     @property
     def sharded_sizes(self) -> dict[str, int]:
         """See ``sharding.SupportsPartitionRules``."""
-        return {**super().sharded_sizes, "num_kv_heads": self.config.num_kv_heads}
+        sizes = {**super().sharded_sizes, "num_kv_heads": self.config.num_kv_heads}
+        experts = self.config.num_experts
+        return sizes if experts is None else {**sizes, "num_experts": experts}
 
     def for_model_axis(self, size: int) -> Llama:
         """The same function with enough key-value heads for each device of the axis ``model``.

@@ -28,7 +28,9 @@ class RopeScaling:
         Window of Large Language Models via Positional Interpolation"). ``llama3`` divides the
         low frequencies, keeps the high ones, and interpolates in between (Llama 3.1). ``yarn`` does
         so too, interpolates by the index of a frequency, and scales the attention's logits (Peng et
-        al. 2023, "YaRN: Efficient Context Window Extension of Large Language Models").
+        al. 2023, "YaRN: Efficient Context Window Extension of Large Language Models"). ``longrope``
+        divides each frequency by a number of its own, and scales the logits (Ding et al. 2024,
+        "LongRoPE: Extending LLM Context Window Beyond 2 Million Tokens").
       factor: the factor that frequencies are divided by, 1 or more.
       low_frequency_factor: in ``llama3``, a frequency is low if its wavelength in positions exceeds
         ``original_max_positions / low_frequency_factor``.
@@ -40,8 +42,13 @@ class RopeScaling:
       beta_slow: in ``yarn``, a frequency is low if it makes fewer turns than this.
       truncate: in ``yarn``, whether the indices of these two frequencies are rounded, the first
         down and the second up.
-      attention_factor: in ``yarn``, the factor of rotated queries and keys, or None for that of the
-        paper, ``0.1 log(factor) + 1``.
+      attention_factor: in ``yarn`` and ``longrope``, the factor of rotated queries and keys, or
+        None for that of the paper: ``0.1 log(factor) + 1``, or the root of 1 + log(factor) /
+        log(original_max_positions).
+      short_factors: in ``longrope``, what the frequencies are divided by in texts of up to
+        ``original_max_positions``, which are all that such a network takes here: those of a text
+        would change as it grows beyond them.
+      long_factors: in ``longrope``, those of longer texts, which are kept for its files.
 
     Raises:
       ValueError: for an unknown kind, or factors that are not positive or in increasing order.
@@ -60,6 +67,8 @@ class RopeScaling:
     beta_slow: float = 1.0
     truncate: bool = True
     attention_factor: float | None = None
+    short_factors: tuple[float, ...] = ()
+    long_factors: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -80,14 +89,17 @@ class RopeScaling:
 
     @property
     def rotated_factor(self) -> float:
-        """The factor of rotated queries and keys, 1 except for ``yarn``."""
-        if self.kind != "yarn":
+        """The factor of rotated queries and keys, 1 except for ``yarn`` and ``longrope``."""
+        if self.kind not in ("yarn", "longrope"):
             return 1.0
-        given = self.attention_factor
-        return yarn_factor(self.factor) if given is None else given
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.kind == "yarn":
+            return yarn_factor(self.factor)
+        return math.sqrt(1 + math.log(self.factor) / math.log(self.original_max_positions))
 
 
-KINDS = ("linear", "llama3", "yarn")
+KINDS = ("linear", "llama3", "longrope", "yarn")
 
 
 def yarn_factor(factor: float, weight: float = 1.0) -> float:
@@ -108,6 +120,13 @@ def frequencies(head_dim: int, theta: float, scaling: RopeScaling | None = None)
     radians = theta ** (-np.arange(0, head_dim, 2) / head_dim)
     if scaling is None:
         return radians.astype(np.float32)
+    if scaling.kind == "longrope":
+        if len(scaling.short_factors) != radians.size:
+            raise ValueError(
+                f"short_factors: expected {radians.size} numbers, half as many as dimensions of a"
+                f" head are rotated, got {len(scaling.short_factors)}"
+            )
+        return (radians / np.array(scaling.short_factors)).astype(np.float32)
     keep: np.ndarray | float = 0.0
     if scaling.kind == "llama3":
         waves = scaling.original_max_positions * radians / (2 * math.pi)
@@ -160,13 +179,14 @@ def rotation_at(position: Array, radians: np.ndarray, factor: float = 1.0) -> tu
     return factor * jnp.cos(angle), factor * jnp.sin(angle)
 
 
-def rotate(x: Array, cosine: Array, sine: Array) -> Array:
+def rotate(x: Array, cosine: Array, sine: Array, interleaved: bool = False) -> Array:
     """Rotates the pairs of dimensions i and i + d / 2, where d may be less than x's last axis.
 
     Args:
       x: ``[B, W, ..., T, D]``, of which the first d dimensions are rotated.
       cosine: ``[B, W, T, d / 2]``, from ``rotation``.
       sine: ``[B, W, T, d / 2]``, from ``rotation``.
+      interleaved: whether the pairs are the dimensions 2 i and 2 i + 1 instead, as in the paper.
 
     Returns:
       The rotated ``x``, of its shape and dtype.
@@ -175,8 +195,30 @@ def rotate(x: Array, cosine: Array, sine: Array) -> Array:
     cosine, sine = jnp.expand_dims(cosine, axes), jnp.expand_dims(sine, axes)
     half = cosine.shape[-1]
     first, second, rest = jnp.split(x.astype(jnp.float32), [half, 2 * half], axis=-1)
+    if interleaved:
+        turned = x.astype(jnp.float32)[..., : 2 * half]
+        first, second = turned[..., 0::2], turned[..., 1::2]
     rotated = [first * cosine - second * sine, second * cosine + first * sine]
+    if interleaved:
+        rotated = [jnp.stack(rotated, axis=-1).reshape(turned.shape)]
     return jnp.concatenate([*rotated, rest] if rest.size else rotated, axis=-1).astype(x.dtype)
+
+
+def linear_slopes(num_heads: int) -> np.ndarray:
+    """What each head's scores lose for a position of distance, float32 ``[num_heads]``.
+
+    These are the slopes of ALiBi: a geometric sequence for a power of two of heads, and for others
+    that of the next lower power, with every other slope of the next higher one (Press, Smith &
+    Lewis 2022, "Train Short, Test Long: Attention with Linear Biases").
+
+    Example:
+      >>> linear_slopes(4)
+      array([0.25      , 0.0625    , 0.015625  , 0.00390625], dtype=float32)
+    """
+    lower = 1 << (num_heads.bit_length() - 1)
+    exponents = [8 * (i + 1) / lower for i in range(lower)]
+    exponents += [4 * (2 * i + 1) / lower for i in range(num_heads - lower)]
+    return np.exp2(-np.array(exponents)).astype(np.float32)
 
 
 def relative_buckets(num_buckets: int, max_distance: int, *, bidirectional: bool) -> np.ndarray:

@@ -163,6 +163,9 @@ class Scheme(NamedTuple):
             return Rounding(8, None, 1)
         if not path.endswith("/kernel"):
             return None
+        if "_experts/" in path:
+            name = "int8" if self.bits == 8 else "int4"
+            raise fields.error("weights", "None for a mixture of experts", name)
         return Rounding(8, None, 0) if "logits_dense" in path else Rounding(*self, 0)
 
 

@@ -17,6 +17,12 @@ from decoding_jax.models import caches, encoder_decoder, gemma, llama, view
 from decoding_jax.models.attention import Part
 from decoding_jax.pytrees import pytree
 
+FOLLOWED = (
+    *("attention_soft_cap", "embedding_scale", "local_rope_theta", "logit_soft_cap"),
+    "query_scalar",
+)
+"""The settings of ``LlamaConfig`` that both stacks follow, besides those of its layers."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class T5GemmaConfig(gemma.GemmaConfig):
@@ -44,6 +50,7 @@ class T5GemmaConfig(gemma.GemmaConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        llama.refuse_switches(self, FOLLOWED)
         if self.prefill_chunk is not None:
             raise ValueError(f"prefill_chunk: expected None, got {self.prefill_chunk}")
         for name in ("vocab_size", "emb_dim") if self.merged else ("vocab_size",):
@@ -67,7 +74,7 @@ class SharedEmbedder(nn.Module):
         self.image_end = self.param("image_end", init, (cfg.emb_dim,), jnp.float32)
 
 
-class T5GemmaStack(gemma.GemmaNetwork):
+class T5GemmaStack(llama.LlamaNetwork):
     """An encoder or a decoder.
 
     Attributes:
@@ -102,7 +109,7 @@ class T5GemmaEncoder(T5GemmaStack):
         return window if window is None or self.shared is None else window // 2
 
 
-class T5GemmaDecoderLayer(gemma.GemmaLayer):
+class T5GemmaDecoderLayer(llama.LlamaLayer):
     """A layer that attends to the inputs, after its own tokens or together with them."""
 
     config: T5GemmaConfig
@@ -110,9 +117,9 @@ class T5GemmaDecoderLayer(gemma.GemmaLayer):
     def setup(self) -> None:
         super().setup()
         if not self.config.merged:
-            self.pre_cross_attention_norm = gemma.norm(self.config)
-            self.encoder_decoder_attention = gemma.attention(self.config)
-            self.post_cross_attention_norm = gemma.norm(self.config)
+            self.pre_cross_attention_norm = llama.norm(self.config)
+            self.encoder_decoder_attention = llama.LlamaAttention(self.config)
+            self.post_cross_attention_norm = llama.norm(self.config)
 
     def source(self, encoded: Array) -> caches.KeyValue:
         """The keys and values of the inputs."""
@@ -134,7 +141,7 @@ class T5GemmaDecoderLayer(gemma.GemmaLayer):
 
 
 class T5GemmaDecoder(T5GemmaStack):
-    layer: ClassVar[type[gemma.GemmaLayer]] = T5GemmaDecoderLayer
+    layer: ClassVar[type[llama.LlamaLayer]] = T5GemmaDecoderLayer
 
 
 class T5GemmaNetwork(encoder_decoder.EncoderDecoderNetwork):

@@ -106,7 +106,8 @@ def transposed(model: M, smallest: int = SMALLEST) -> M:
         return model
 
     def convert(path: str, x: Any) -> Any:
-        large = path.endswith("/kernel") and isinstance(x, jax.Array) and x.size >= smallest
+        is_kernel = path.endswith("/kernel") and "_experts/" not in path
+        large = is_kernel and isinstance(x, jax.Array) and x.size >= smallest
         return TransposedKernel.of(x) if large and x.dtype == jnp.float32 else x
 
     flat = traverse_util.flatten_dict(model.params, sep="/")  # type: ignore[attr-defined]

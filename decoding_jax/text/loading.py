@@ -11,7 +11,7 @@ import jax
 from jax.sharding import Mesh
 
 from decoding_jax import suggestions
-from decoding_jax.models import GPT2, T5, Bart, GPTNeoX, Llama, T5Decoder, T5Gemma, load_model
+from decoding_jax.models import GPT2, T5, Bart, Llama, T5Decoder, T5Gemma, load_model
 from decoding_jax.models.checkpoint import CheckpointError
 from decoding_jax.models.checkpoint.lora import base_and_adapter
 from decoding_jax.models.decoder import with_attention, with_prefill_chunk
@@ -22,7 +22,7 @@ from decoding_jax.text.generation_config.config import DirectoryConfig
 from decoding_jax.text.tokenizer_files import SENTENCEPIECE_FILES, load_tokenizer
 from decoding_jax.text.tokenizers import Tokenizer
 
-Model = T5 | T5Decoder | Bart | T5Gemma | GPT2 | GPTNeoX | Llama
+Model = T5 | T5Decoder | Bart | T5Gemma | GPT2 | Llama
 
 _EMBEDDED = Path(__file__).parent.parent / "models" / "embedded"
 

@@ -39,8 +39,8 @@ def torch_model(family: str, seed: int) -> Any:
     for name, parameter in (*learned, *buffers):
         spread = {"bias": 0.2, "norm": 0.2, "table": 1.0}.get(_kind(name), 0.3)
         value = draw.normal(0.0, spread, tuple(parameter.shape))
-        # The norms of Gemma 2 and 3 store the distance of their scale from 1.
-        stored = "gemma" not in family or "gemma4" in family
+        # The norms of Nemotron and of Gemma 1 to 3 store the distance of their scale from 1.
+        stored = not family.startswith(("gemma", "t5gemma", "nemotron")) or "gemma4" in family
         value += 1.0 if _kind(name) == "norm" and stored else 0.0
         parameter.data = torch.tensor(value).bfloat16().float()
     model.tie_weights()

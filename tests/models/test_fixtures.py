@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import exam
+import numpy as np
 import pytest
 import safetensors.numpy
 import tiers
-from examples import FAMILIES
+from examples import DATA, FAMILIES
 from families import FIXTURES
 
 from decoding_jax.models.checkpoint import load_model
@@ -29,11 +30,26 @@ SHARED = (
     *("t5gemma2", "umt5"),
 )
 FIRST = ("bart", "gpt2", "llama3", "t5_1_1")
+# One network in which keys are rotated otherwise, and one with windows and layers of no positions.
+SECOND = ("cohere", "smollm3")
 
 
 @pytest.mark.parametrize(
-    "family", tiers.values(*FIRST, exhaustive=[name for name in FAMILIES if name not in FIRST])
+    "family",
+    tiers.of_table(
+        FAMILIES,
+        exhaustive=[*SECOND, *(x for x in FAMILIES if x not in (*FIRST, *DATA))],
+        release=[x for x in DATA if x not in SECOND],
+    ),
 )
 def test_logits_are_those_of_the_fixture(family: str) -> None:
     stored = safetensors.numpy.load_file(FIXTURES / family / "expected.safetensors")
     exam.compare(exam.answers(load_model(FIXTURES / family), stored, step=3), stored, 1e-4)
+
+
+@pytest.mark.parametrize("family", DATA)
+def test_a_family_of_data_prefills_the_logits_of_the_fixture(family: str) -> None:
+    stored = safetensors.numpy.load_file(FIXTURES / family / "expected.safetensors")
+    model = load_model(FIXTURES / family)
+    output, _ = exam.prefill(model, stored["prompt"], stored["length"])
+    np.testing.assert_allclose(output.logits, stored["prefill"], atol=2e-5, rtol=0)

@@ -31,7 +31,7 @@ def test_verbs_do_what_they_say(family: str) -> None:
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("family", ["gemma3", "gpt_neox"])
+@pytest.mark.parametrize("family", ["gemma3", "gpt_neox", "olmo3", "opt", "smollm3"])
 def test_scanned_layers_and_chunks_compute_the_same(family: str) -> None:
     stored = safetensors.numpy.load_file(FIXTURES / family / "expected.safetensors")
     model = load_model(FIXTURES / family, scan_layers=True)
@@ -39,7 +39,7 @@ def test_scanned_layers_and_chunks_compute_the_same(family: str) -> None:
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("family", ["gemma3", "gemma4", "gpt_neox"])
+@pytest.mark.parametrize("family", ["gemma3", "gemma4", "gpt_neox", "olmo2", "phi3"])
 def test_a_mesh_decodes_the_same_tokens(family: str) -> None:
     tokens = np.array([[1, 2, 3, 4], [3, 0, 0, 0], [4, 5, 0, 0], [9, 8, 7, 0]], np.int32)
     prompt = Prompt(tokens, np.array([4, 1, 2, 3], np.int32))

@@ -9,11 +9,13 @@ import exam
 import numpy as np
 import pytest
 import tiers
-from examples import FAMILIES
+from examples import DATA, FAMILIES
 from families import BART, torch_model, unscaled
 from variants import VARIANTS
 
 from decoding_jax.models.checkpoint import load_model, save_model
+from decoding_jax.models.checkpoint.directory import Settings
+from decoding_jax.models.checkpoint.families import FAMILIES as FAMILY
 
 # transformers and PyTorch raise warnings that do not concern these tests.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -36,6 +38,7 @@ COMPARED = (
     *("t5_1_1", "mt5", "byt5", "umt5", "mbart", "pegasus", "marian", "m2m_100", "gemma2"),
     *("t5gemma", "t5gemma2", "gpt_neox", "llama2", "llama3", "llama_yarn", "smollm", "qwen2"),
     *("mistral", "qwen3"),
+    *DATA,
 )
 EXHAUSTIVE = (
     "gpt2",
@@ -87,16 +90,65 @@ def test_logits_are_those_of_transformers(family: str, tmp_path: Path) -> None:
     exam.compare(exam.answers(loaded, asked, step=3), want, 1e-4)
 
 
-@pytest.mark.parametrize("family", tiers.of_table(EVERY, exhaustive=LATER))
+@pytest.mark.parametrize(
+    "family",
+    tiers.of_table(
+        EVERY,
+        exhaustive=[*LATER, "olmo3", "phi3"],
+        release=[x for x in DATA if x not in ("olmo3", "phi3")],
+    ),
+)
 def test_transformers_reads_saved_models(family: str, tmp_path: Path, transformers: Any) -> None:
     original = torch_model(family, seed=3)
     original.save_pretrained(tmp_path / "original")
     save_model(load_model(tmp_path / "original"), tmp_path / "saved", dtype="bfloat16")
     kind = type(torch_model(family, seed=4))
     kind = transformers.T5ForConditionalGeneration if family == "mt5" else kind
+    kind = transformers.AutoModelForCausalLM if family in DATA else kind
     reloaded = kind.from_pretrained(tmp_path / "saved", dtype="float32").eval()
     reloaded = unscaled(reloaded) if family == "umt5" else reloaded
     asked = exam.questions(family, seed=5)
     want = torch_reference(original, asked)(0, [5, 6, 7])
     # The weights are bfloat16 values, so the conversion is exact.
     np.testing.assert_allclose(torch_reference(reloaded, asked)(0, [5, 6, 7]), want, atol=1e-4)
+
+
+# Settings of training, of generation, and of transformers itself.
+OTHERS = (
+    *("_name_or_path", "architectures", "chunk_size_feed_forward", "dtype", "id2label"),
+    *("init_std", "initializer_range", "is_decoder", "is_encoder_decoder", "label2id"),
+    *("layerdrop", "model_type", "output_router_logits", "router_aux_loss_coef"),
+    *("router_jitter_noise", "slow_but_exact"),
+    *("output_attentions", "output_hidden_states", "pretraining_tp", "problem_type"),
+    *("return_dict", "transformers_version", "use_cache"),
+)
+
+
+# Settings that transformers reads only without others, or never.
+SUPERSEDED = {
+    "cohere2": ["head_dim"],
+    "exaone4": ["sliding_window_pattern"],
+    "falcon": ["multi_query"],
+    "phi3": ["original_max_position_embeddings"],
+    "qwen3_moe": ["intermediate_size", "sliding_window"],
+}
+
+
+class Recorded(dict):
+    """Settings that remember which of them were asked for."""
+
+    asked: set[str]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.asked.add(key)
+        return super().get(key, default)
+
+
+@pytest.mark.parametrize("family", DATA)
+def test_every_setting_is_followed_or_refused(family: str, transformers: Any) -> None:
+    kind, changes = DATA[family]
+    values = Recorded(getattr(transformers, kind)(**changes).to_dict())
+    values.asked = set()
+    FAMILY[values["model_type"]].fields_of(Settings(Path("config.json"), values))
+    unread = {key for key in values if not key.endswith(("dropout", "pdrop", "token_id"))}
+    assert not unread - values.asked - set(OTHERS) - set(SUPERSEDED.get(family, ()))

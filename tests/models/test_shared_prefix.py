@@ -19,8 +19,6 @@ from decoding_jax.models import (
     Gemma,
     GemmaConfig,
     GPT2Config,
-    GPTNeoX,
-    GPTNeoXConfig,
     Llama,
     LlamaConfig,
     T5Config,
@@ -55,7 +53,10 @@ MODELS: dict[str, tuple[Any, Any]] = {
         ),
     ),
     "narrow": (Llama, LlamaConfig(**ROTARY, window=3)),
-    "gpt_neox": (GPTNeoX, GPTNeoXConfig(**SIZES, rotary_dim=4, max_positions=64)),
+    "gpt_neox": (
+        Llama,
+        LlamaConfig(**ROTARY, norm="layer", parallel="two_norms", gated=False, rotary_dim=4),
+    ),
     "t5_decoder": (T5Decoder, T5DecoderConfig(**SIZES, head_dim=8, num_buckets=8, max_distance=9)),
 }
 draw = np.random.default_rng(0)

@@ -18,13 +18,13 @@ from decoding_jax.models.checkpoint import load_model, save_model
     [
         (
             "llama2",
-            {"window": 4, "window_pattern": (True, False)},
-            "window: expected one in all layers without biases, or the biases or norms of Qwen",
+            {"qk_norm": True, "mlp_bias": True},
+            "qk_norm: expected False in llama, the nearest family of this layout, got True",
         ),
         (
             "gemma2",
             {"qk_norm": True},
-            "local_rope_theta, qk_norm: expected both (Gemma 3) or neither",
+            "qk_norm: expected False in gemma2, the nearest family of this layout, got True",
         ),
         (
             "t5gemma",
@@ -39,7 +39,7 @@ from decoding_jax.models.checkpoint import load_model, save_model
         (
             "gemma3",
             {"attention_soft_cap": 9.0},
-            "attention_soft_cap: expected None with qk_norm, got 9.0",
+            "attention_soft_cap: expected None in gemma3_text, the nearest family of this layout",
         ),
         (
             "gemma4",
@@ -54,7 +54,7 @@ from decoding_jax.models.checkpoint import load_model, save_model
         (
             "gemma3",
             {"mlp_bias": True},
-            "qkv_bias, out_bias, mlp_bias: expected qkv_bias = out_bias and no mlp_bias",
+            "mlp_bias: expected False in gemma3_text, the nearest family of this layout, got True",
         ),
     ],
 )

@@ -148,4 +148,38 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen3Config",
         {**LLAMA, "num_key_value_heads": 1, "attention_bias": True, "head_dim": 6},
     ),
+    "exaone4_whole": ("Exaone4Config", {**FAMILIES["olmo2"][1], "sliding_window": None}),
+    "falcon_one_head": (
+        "FalconConfig",
+        {
+            **FAMILIES["falcon"][1],
+            "new_decoder_architecture": False,
+            "bias": True,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "smollm3_biased": (
+        "SmolLM3Config",
+        {**FAMILIES["olmo2"][1], "attention_bias": True, "mlp_bias": True},
+    ),
+    "stablelm_serial": (
+        "StableLmConfig",
+        {**FAMILIES["stablelm"][1], "use_parallel_residual": False, "use_qkv_bias": False},
+    ),
+    "phi3_long": (
+        "Phi3Config",
+        {
+            **FAMILIES["phi3"][1],
+            "hidden_size": 32,
+            "sliding_window": None,
+            "original_max_position_embeddings": 32,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 500.0,
+                "partial_rotary_factor": 0.5,
+                "short_factor": [1.5, 3.0],
+                "long_factor": [4.0, 9.0],
+            },
+        },
+    ),
 }

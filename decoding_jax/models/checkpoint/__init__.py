@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from decoding_jax.models.bart import Bart
-from decoding_jax.models.checkpoint import bart, gemma, gemma4, gpt2, gpt_neox, llama, t5, t5gemma
+from decoding_jax.models.checkpoint import bart, gemma4, gpt2, t5, t5gemma
 from decoding_jax.models.checkpoint.directory import (
     CONFIG,
     GENERATION_CONFIG,
@@ -23,15 +23,15 @@ from decoding_jax.models.checkpoint.directory import (
     Tensors,
 )
 from decoding_jax.models.checkpoint.drafters import DrafterDirectory, load_drafter
+from decoding_jax.models.checkpoint.families import FAMILIES, family_of
+from decoding_jax.models.checkpoint.family import Family
 from decoding_jax.models.checkpoint.lora import MergedTensors, base_and_adapter
 from decoding_jax.models.checkpoint.other_layouts import check_directory, check_layout
 from decoding_jax.models.checkpoint.packed import packing_of
 from decoding_jax.models.checkpoint.params import Layout, write_params
 from decoding_jax.models.checkpoint.t5x import find_t5x, from_t5x, load_t5x, save_t5x, to_t5x
-from decoding_jax.models.gemma import Gemma
 from decoding_jax.models.gemma4 import Gemma4
 from decoding_jax.models.gpt2 import GPT2
-from decoding_jax.models.gpt_neox import GPTNeoX
 from decoding_jax.models.llama import Llama
 from decoding_jax.models.quantized import check_floats, scheme_of
 from decoding_jax.models.stack import with_separate_layers
@@ -53,37 +53,26 @@ __all__ = [
     "to_t5x",
 ]
 
-_FAMILIES: dict[str, ModuleType] = {
+_FAMILIES: dict[str, ModuleType | Family] = {
     "bart": bart,
-    "gemma2": gemma,
-    "gemma3": gemma,
-    "gemma3_text": gemma,
     "gemma4": gemma4,
     "gemma4_text": gemma4,
     "gpt2": gpt2,
-    "gpt_neox": gpt_neox,
-    "llama": llama,
     "m2m_100": bart,
     "marian": bart,
     "mbart": bart,
-    "mimo": llama,
-    "mistral": llama,
     "mt5": t5,
     "pegasus": bart,
-    "qwen2": llama,
-    "qwen3": llama,
     "t5": t5,
     "t5gemma": t5gemma,
     "t5gemma2": t5gemma,
     "umt5": t5,
+    **FAMILIES,
 }
 _STARTS = ("decoder_start_token_id", "bos_token_id")
 _MODULES: dict[type, ModuleType] = {
     T5: t5,
     GPT2: gpt2,
-    GPTNeoX: gpt_neox,
-    Llama: llama,
-    Gemma: gemma,
     Gemma4: gemma4,
     Bart: bart,
     T5Gemma: t5gemma,
@@ -98,7 +87,7 @@ def load_model(
     scan_layers: bool = False,
     weights: str | None = None,
     lora: str | StoragePath | None = None,
-) -> T5 | T5Decoder | Bart | T5Gemma | GPT2 | GPTNeoX | Llama:
+) -> T5 | T5Decoder | Bart | T5Gemma | GPT2 | Llama:
     """Reads a model from a directory with ``config.json`` and ``*.safetensors``, or from T5X.
 
     Args:
@@ -219,7 +208,7 @@ def _started(model: Any, settings: Settings, path: StoragePath) -> Any:
 
 
 def save_model(
-    model: T5 | Bart | T5Gemma | GPT2 | GPTNeoX | Llama,
+    model: T5 | Bart | T5Gemma | GPT2 | Llama,
     directory: str | StoragePath,
     *,
     dtype: str | None = None,
@@ -240,12 +229,13 @@ def save_model(
     """
     if dtype is not None:
         _check_dtype(dtype, "float32", "bfloat16")
-    if type(model) not in _MODULES:
-        known = ", ".join(t.__name__ for t in _MODULES)
+    data = {family.model for family in FAMILIES.values()}
+    if type(model) not in data.union(_MODULES):
+        known = ", ".join(sorted(t.__name__ for t in data.union(_MODULES)))
         raise ValueError(f"model: expected one of {known}, got {type(model).__name__}")
     check_floats(model)
     model = with_separate_layers(plain(model))
-    module = _MODULES[type(model)]
+    module = _MODULES.get(type(model)) or family_of(model)
     values = {
         **module.settings_of(model.config),
         "dtype": dtype or _dtype_of(model),
@@ -264,5 +254,5 @@ def _check_dtype(dtype: str, *known: str) -> None:
         raise ValueError(f"dtype: expected {listed} or {known[-1]!r}, got {dtype!r}")
 
 
-def _dtype_of(model: T5 | Bart | T5Gemma | GPT2 | GPTNeoX | Llama) -> str:
+def _dtype_of(model: T5 | Bart | T5Gemma | GPT2 | Llama) -> str:
     return jnp.result_type(*jax.tree.leaves(model.params)).name

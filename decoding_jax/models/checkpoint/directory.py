@@ -32,6 +32,7 @@ INTEGERS = {"I8": "int8", "U8": "uint8", "I32": "int32", "I64": "int64"}
 # The names of activations in Hugging Face's files, mapped to those of ``models.layers``, and back.
 ACTIVATIONS = {
     "relu": "relu",
+    "relu2": "relu2",
     "gelu_new": "gelu",
     "gelu_fast": "gelu",
     "gelu_pytorch_tanh": "gelu",
@@ -42,6 +43,7 @@ ACTIVATIONS = {
 }
 ACTIVATIONS_BACK = {
     "relu": "relu",
+    "relu2": "relu2",
     "gelu": "gelu_new",
     "gelu_exact": "gelu",
     "silu": "silu",
@@ -113,7 +115,8 @@ class Settings:
         for key, supported_value in supported.items():
             value = self.values.get(key)
             if value is not None and value != supported_value:
-                raise self.error(key, value, f"{supported_value!r} only")
+                only = "null" if supported_value is None else repr(supported_value)
+                raise self.error(key, value, f"{only} only")
 
 
 class Tensors:

@@ -14,7 +14,7 @@ from decoding_jax.models.checkpoint.directory import (
     Settings,
     Tensors,
 )
-from decoding_jax.models.checkpoint.gemma import NORMS, soft_cap
+from decoding_jax.models.checkpoint.families.gemma import NORMS
 from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
 from decoding_jax.models.checkpoint.position_settings import FULL, SLIDING, layer_types, read_window
 from decoding_jax.models.gemma4 import Gemma4, Gemma4Config
@@ -135,7 +135,7 @@ def shape_of(settings: Settings, dtype: str) -> dict[str, Any]:
         "wide_mlp": settings.get("use_double_wide_mlp", bool, False),
         "per_layer_dim": size,
         "per_layer_vocab_size": settings.size(TOKEN_SIZES, 262_144) if size else None,
-        "logit_soft_cap": soft_cap(settings, "final_logit_softcapping", None),
+        "logit_soft_cap": settings.get("final_logit_softcapping", float, None),
         "dtype": dtype,
     }
 

@@ -11,13 +11,15 @@ import re
 from decoding_jax.models.checkpoint import llama
 from decoding_jax.models.checkpoint.directory import Settings, Tensors
 from decoding_jax.models.checkpoint.eagle import Target, arrays_of, check_vocabulary
+from decoding_jax.models.checkpoint.families import FAMILIES
+from decoding_jax.models.checkpoint.family import BLOCKS, prediction_blocks
 from decoding_jax.models.checkpoint.params import Layout, Weight, read_model
 from decoding_jax.models.llama import LlamaConfig
 from decoding_jax.models.multi_token import MultiTokenBlock, MultiTokenConfig
 from decoding_jax.sharding import meshes
 from decoding_jax.strategies.speculative import MultiTokenPrediction
 
-FAMILIES = ("llama", "mimo", "mistral", "qwen2", "qwen3")
+TARGETS = ("llama", "mimo", "mistral", "qwen2", "qwen3")
 # Copies of the target's own weights, and older files' rotary frequencies.
 COPIES = r"\.(embed_tokens\.weight|shared_head\.head\.weight|self_attn\.rotary_emb\.inv_freq)"
 DEEPSEEK = {
@@ -36,7 +38,7 @@ MIMO = {
 
 def is_head(settings: Settings) -> bool:
     """Whether a ``config.json`` names blocks of multi-token prediction."""
-    return bool(settings.values.get(llama.BLOCKS))
+    return bool(settings.values.get(BLOCKS))
 
 
 def is_whole_model(tensors: Tensors) -> bool:
@@ -48,11 +50,11 @@ def read(file: Settings, tensors: Tensors, target: Target, dtype: str) -> MultiT
     """Reads the blocks of a directory; errors as for ``load_drafter``."""
     embedding, output = arrays_of(target, file, "the blocks take")
     family = file.get("model_type", str)
-    if family not in FAMILIES:
-        raise file.error("model_type", family, "one of " + ", ".join(FAMILIES))
-    shape = llama.read_config(file, dtype)
+    if family not in TARGETS:
+        raise file.error("model_type", family, "one of " + ", ".join(TARGETS))
+    shape = FAMILIES[family].config_of(file, dtype)
     _check(file, shape, target)
-    names = llama.prediction_blocks(file)
+    names = prediction_blocks(file)
     is_mimo = f"{names[0][1]}.input_proj.weight" in tensors
     given = {f.name: getattr(shape, f.name) for f in dataclasses.fields(LlamaConfig)}
     given |= {"num_layers": 1, "feature_layers": (shape.num_layers,), "feature_dim": shape.emb_dim}

@@ -31,6 +31,41 @@ M = TypeVar("M")
 _LAYERS = re.compile(r"\blayers/")
 
 
+class Rows(NamedTuple):
+    """The rows of a tensor that are a parameter's, where several parameters share a tensor.
+
+    Attributes:
+      groups: the number of groups that the rows are divided into, of one size.
+      size: the number of rows of a group.
+      first: the index of the parameter's first row in each group.
+      last: the index after its last one.
+    """
+
+    groups: int
+    size: int
+    first: int
+    last: int
+
+    def of(self, tensor: np.ndarray) -> np.ndarray:
+        """A view of the parameter's rows in a whole tensor, with an axis of groups."""
+        return tensor.reshape(self.groups, self.size, *tensor.shape[1:])[:, self.first : self.last]
+
+    def columns(self, kernel: np.ndarray) -> np.ndarray:
+        """The parameter's columns of a kernel ``[D, F]``, which is stored as ``[F, D]``."""
+        rows = self.of(np.asarray(kernel).T)
+        return rows.reshape(-1, rows.shape[-1]).T
+
+    def read(self, tensor: Any, index: Index) -> np.ndarray:
+        """The piece of the parameter's rows at a tuple of slices."""
+        rows, *rest = index
+        count = self.groups * (self.last - self.first)
+        if self.groups == 1:
+            start, stop, _ = rows.indices(count)
+            return tensor[(slice(self.first + start, self.first + stop), *rest)]
+        whole = np.asarray(tensor[(slice(0, self.groups * self.size), *rest)])
+        return self.of(whole).reshape(count, *whole.shape[1:])[rows]
+
+
 class Weight(NamedTuple):
     """The tensor of a parameter.
 
@@ -38,14 +73,31 @@ class Weight(NamedTuple):
       name: the name of the tensor.
       transposed: whether its two axes are transposed.
       merged: whether its last axis is the last two axes of the parameter.
+      rows: None, or the rows of the tensor that are the parameter.
+      stacked: None, or the number of tensors that are stacked along the parameter's first axis. The
+        name has braces in the place of the index of each.
     """
 
     name: str
     transposed: bool = False
     merged: bool = False
+    rows: Rows | None = None
+    stacked: int | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its tensors."""
+        return (
+            [self.name]
+            if self.stacked is None
+            else list(map(self.name.format, range(self.stacked)))
+        )
 
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the tensor of a parameter of this shape."""
+        if self.rows is not None:
+            shape = shape[::-1] if self.transposed else shape
+            return (self.rows.groups * self.rows.size, *shape[1:])
         if self.merged:
             return (*shape[:-2], shape[-2] * shape[-1])
         return shape[::-1] if self.transposed else shape
@@ -100,7 +152,7 @@ def read_model(
     Raises:
       ValueError: as ``sharding.shardings``.
     """
-    tensors.expected = {weight.name for weight in table.values()}
+    tensors.expected = {name for weight in table.values() for name in weight.names}
     init: Any = kind.init  # type: ignore[attr-defined]
     stored: Any = jax.eval_shape(lambda: init(config, jax.random.key(0)))
     shapes: dict[str, Any] = traverse_util.flatten_dict(stored.params, sep="/")
@@ -117,10 +169,21 @@ def read_model(
         """Reads pieces of the parameter of one layer, which has this shape in the model."""
         weight, stored_shape = table[path], shapes[path].shape
         if packing is not None and isinstance(shapes[path], QuantizedArray):
-            whole_kernel = packing.read(tensors, weight.name, shapes[path])
+            whole_shape = weight.stored_shape(stored_shape)[::-1]
+            abstract = packing.abstract(whole_shape, config.dtype)
+            whole_kernel: Any = packing.read(tensors, weight.name, abstract)
+            if weight.rows is not None:
+                whole_kernel = jax.tree.map(weight.rows.columns, whole_kernel)
             if f"{path.removesuffix('kernel')}bias" not in table:
                 packing.check_bias(tensors, weight.name)
             read: Any = functools.partial(_piece, whole_kernel)
+        elif weight.stacked is not None:
+            shape_of_one = stored_shape[1:]
+            pieces: list[Callable[[Index], Any]] = []
+            for name in weight.names:
+                tensor = tensors.slices(name, weight.stored_shape(shape_of_one))
+                pieces.append(functools.partial(_read_piece, tensor, weight, shape_of_one))
+            read = functools.partial(_stacked, pieces)
         else:
             tensor = tensors.slices(weight.name, weight.stored_shape(stored_shape))
             read = functools.partial(_read_piece, tensor, weight, stored_shape)
@@ -235,6 +298,9 @@ def placed(
 
 def _read_piece(stored: Any, weight: Weight, shape: tuple[int, ...], index: Index) -> np.ndarray:
     """A piece of a parameter, from the tensor that holds it."""
+    if weight.rows is not None:
+        piece = weight.rows.read(stored, index[::-1] if weight.transposed else index)
+        return piece.T if weight.transposed else piece
     if weight.transposed:
         return stored[index[::-1]].T
     if not weight.merged:
@@ -251,10 +317,19 @@ def write_params(
     path: StoragePath, table: Mapping[str, Weight], params: Any, dtype: str | None
 ) -> None:
     """Writes the parameters to one safetensors file, under the names of ``table``."""
-    tensors = {}
+    tensors: dict[str, np.ndarray] = {}
     for key, leaf in traverse_util.flatten_dict(params, sep="/").items():
         weight = table[key]
         value = np.asarray(leaf if dtype is None else jnp.asarray(leaf, dtype))
+        if weight.stacked is not None:
+            for name, one in zip(weight.names, value, strict=True):
+                tensors[name] = np.ascontiguousarray(one.T if weight.transposed else one)
+            continue
+        if weight.rows is not None:
+            shape = weight.stored_shape(value.shape)
+            part = weight.rows.of(tensors.setdefault(weight.name, np.empty(shape, value.dtype)))
+            part[...] = (value.T if weight.transposed else value).reshape(part.shape)
+            continue
         value = value.T if weight.transposed else value.reshape(weight.stored_shape(value.shape))
         tensors[weight.name] = np.ascontiguousarray(value)
     if isinstance(path, CloudPath):

@@ -6,25 +6,76 @@ from collections.abc import Sequence
 from typing import Any
 
 from decoding_jax.models.checkpoint.directory import Settings
-from decoding_jax.models.positions import RopeScaling, yarn_factor
+from decoding_jax.models.positions import KINDS, RopeScaling, yarn_factor
 from decoding_jax.models.view import is_local
 
-_KINDS = {"default": "", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+_KINDS = {"default": ""} | {kind: kind for kind in KINDS}
 _ORIGINAL = "original_max_position_embeddings"
 # The first four belong to all kinds. Nothing reads "finetuned" of the first YaRN networks.
-_YARN = (
+_COMMON = (
     *("type", "rope_type", "rope_theta", "partial_rotary_factor", "finetuned"),
-    *("factor", _ORIGINAL, "beta_fast", "beta_slow", "truncate"),
+    *("factor", _ORIGINAL),
+)
+_YARN = (
+    *(*_COMMON, "beta_fast", "beta_slow", "truncate"),
     *("attention_factor", "mscale", "mscale_all_dim"),
 )
+_LONGROPE = (*_COMMON, "attention_factor", "short_factor", "long_factor")
 
 
 def rope_of(settings: Settings) -> tuple[float, RopeScaling | None]:
     """The base of the rotary frequencies and their scaling, from older or newer settings."""
+    return rotary_of(settings)[:2]
+
+
+def rotary_of(
+    settings: Settings, theta: float = 10_000.0, fraction: float | None = None
+) -> tuple[float, RopeScaling | None, float]:
+    """As ``rope_of``, and the fraction of a head that is rotated.
+
+    Args:
+      settings: the settings.
+      theta: the base where none is stated.
+      fraction: the fraction where none is stated, or None where it has to be 1.
+    """
     rope = settings.section("rope_scaling", "rope_parameters")
-    rope.refuse(partial_rotary_factor=1.0)
-    theta = rope.get("rope_theta", float, settings.get("rope_theta", float, 10_000.0))
-    return theta, scaling_of(rope, settings)
+    if fraction is None:
+        rope.refuse(partial_rotary_factor=1.0)
+        fraction = 1.0
+    stated = settings.get("partial_rotary_factor", float, fraction)
+    theta = rope.get("rope_theta", float, settings.get("rope_theta", float, theta))
+    fraction = rope.get("partial_rotary_factor", float, stated)
+    return theta, scaling_of(rope, settings), fraction
+
+
+def two_ropes_of(
+    settings: Settings, theta: float, local_theta: float
+) -> tuple[float, RopeScaling | None, float]:
+    """The base of the rotary frequencies, their scaling, and the base of the local ones.
+
+    Args:
+      settings: the settings.
+      theta: the first base where none is stated.
+      local_theta: the other one where none is stated.
+    """
+    ropes = settings.section("rope_parameters")
+    for key in ropes.values:
+        if key not in (SLIDING, FULL):
+            raise settings.error("rope_parameters", key, f"{SLIDING} and {FULL}")
+    sliding, scaling = ropes.section(SLIDING), settings.section("rope_scaling")
+    full = Settings(settings.path, {**ropes.section(FULL).values, **scaling.values})
+    for rope in (sliding, full):
+        rope.refuse(partial_rotary_factor=1.0)
+    sliding.refuse(rope_type="default")
+    base = settings.get("rope_theta", float, theta)
+    local_base = settings.get("rope_local_base_freq", float, local_theta)
+    return (
+        full.get("rope_theta", float, base),
+        scaling_of(full, settings),
+        sliding.get("rope_theta", float, local_base),
+    )
 
 
 def scaling_of(rope: Settings, settings: Settings) -> RopeScaling | None:
@@ -39,6 +90,17 @@ def scaling_of(rope: Settings, settings: Settings) -> RopeScaling | None:
     original = settings.size("max_position_embeddings") if place is None else place.size(_ORIGINAL)
     if kind == "yarn":
         return _yarn(rope, original, settings)
+    if kind == "longrope":
+        _check_known(rope, kind, _LONGROPE)
+        extended = settings.size("max_position_embeddings") / original
+        return RopeScaling(
+            kind,
+            rope.get("factor", float, max(extended, 1.0)),
+            original_max_positions=original,
+            attention_factor=rope.get("attention_factor", float, None),
+            short_factors=_factors(rope, "short_factor"),
+            long_factors=_factors(rope, "long_factor"),
+        )
     return RopeScaling(
         kind,
         rope.get("factor", float),
@@ -48,10 +110,25 @@ def scaling_of(rope: Settings, settings: Settings) -> RopeScaling | None:
     )
 
 
-def _yarn(rope: Settings, original: int, settings: Settings) -> RopeScaling:
+def _check_known(rope: Settings, kind: str, known: Sequence[str]) -> None:
+    """Refuses settings that the kind of scaling does not have."""
     for key, value in rope.values.items():
-        if key not in _YARN:
-            raise rope.error(key, value, f"none with yarn, whose settings are {', '.join(_YARN)}")
+        if key not in known:
+            expected = f"none with {kind}, whose settings are {', '.join(known)}"
+            raise rope.error(key, value, expected)
+
+
+def _factors(rope: Settings, key: str) -> tuple[float, ...]:
+    """A list of numbers above 0."""
+    values = rope.get(key, list)
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise rope.error(key, value, "numbers above 0")
+    return tuple(map(float, values))
+
+
+def _yarn(rope: Settings, original: int, settings: Settings) -> RopeScaling:
+    _check_known(rope, "yarn", _YARN)
     if rope.values.get("factor") is None:
         factor = settings.size("max_position_embeddings") / original
     else:
@@ -74,7 +151,8 @@ def _yarn(rope: Settings, original: int, settings: Settings) -> RopeScaling:
 def max_positions_of(settings: Settings, scaling: RopeScaling | None, absent: Any = None) -> int:
     """The length of the longest text.
 
-    Files with YaRN may state the length before or after the extension.
+    Files with YaRN may state the length before or after the extension. A network with ``longrope``
+    takes texts of the length before it.
 
     Args:
       settings: the settings.
@@ -83,6 +161,8 @@ def max_positions_of(settings: Settings, scaling: RopeScaling | None, absent: An
     """
     default = {} if absent is None else {"default": absent}
     stated = settings.size("max_position_embeddings", **default)
+    if scaling is not None and scaling.kind == "longrope":
+        return min(stated, scaling.original_max_positions)
     if scaling is None or scaling.kind != "yarn":
         return stated
     return max(stated, int(scaling.factor * scaling.original_max_positions))
@@ -101,13 +181,13 @@ def settings_of_scaling(scaling: RopeScaling | None) -> dict[str, Any] | None:
             "low_freq_factor": scaling.low_frequency_factor,
             "high_freq_factor": scaling.high_frequency_factor,
         }
-    rope |= {"beta_fast": scaling.beta_fast, "beta_slow": scaling.beta_slow}
-    rope |= {} if scaling.truncate else {"truncate": False}
+    if scaling.kind == "longrope":
+        rope |= {"short_factor": [*scaling.short_factors], "long_factor": [*scaling.long_factors]}
+    else:
+        rope |= {"beta_fast": scaling.beta_fast, "beta_slow": scaling.beta_slow}
+        rope |= {} if scaling.truncate else {"truncate": False}
     given = scaling.attention_factor
     return rope | ({} if given is None else {"attention_factor": given})
-
-
-SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 def read_window(
@@ -139,6 +219,11 @@ def read_window(
         p for p in range(1, size + 1) if all(pattern[i] == pattern[i % p] for i in range(size))
     )
     return window, tuple(pattern[:period])
+
+
+def local_layers(num_layers: int, period: int) -> list[bool]:
+    """All layers but the last one of each period."""
+    return [(i + 1) % period != 0 for i in range(num_layers)]
 
 
 def layer_types(pattern: Sequence[bool], num_layers: int) -> list[str]:

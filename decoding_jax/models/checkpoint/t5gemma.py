@@ -10,7 +10,7 @@ from typing import Any
 
 from decoding_jax.models.checkpoint import llama
 from decoding_jax.models.checkpoint.directory import Settings, Tensors
-from decoding_jax.models.checkpoint.gemma import settings_of_layers, shape_of
+from decoding_jax.models.checkpoint.families.gemma import GEMMA2, GEMMA3
 from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
 from decoding_jax.models.gemma import GemmaConfig
 from decoding_jax.models.t5gemma import T5Gemma, T5GemmaConfig
@@ -86,13 +86,17 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
     tied = settings.get("tie_word_embeddings", bool, True)
     ends = settings.get("eoi_token_index", int, encoder.get("eoi_token_index", int, 256_000))
     start = settings.get("bos_token_id", int, decoder.get("bos_token_id", int, 2))
+    family = GEMMA3 if merged else GEMMA2
+    fields = family.fields_of(decoder) | {
+        "dtype": dtype,
+        "logits_via_embedding": tied and tensors.same(OUTPUT, f"{embedder}.weight"),
+    }
     config = T5GemmaConfig(
-        **shape_of(decoder, dtype, third=merged),
-        encoder=GemmaConfig(**shape_of(text, dtype, third=merged)),
+        **fields,
+        encoder=GemmaConfig(**family.fields_of(text) | {"logits_via_embedding": True}),
         start_id=settings.get("decoder_start_token_id", int, start),
         merged=merged,
         image_end_id=ends,
-        logits_via_embedding=tied and tensors.same(OUTPUT, f"{embedder}.weight"),
     )
     model = read_model(T5Gemma, config, table(config, prefix), tensors, layout)
     tensors.check_all_used(IMAGES)
@@ -115,8 +119,11 @@ def settings_of(config: T5GemmaConfig) -> dict[str, Any]:
         raise ValueError("logits_via_embedding: expected True with merged = True, got False")
     common = {"bos_token_id": config.start_id, "eos_token_id": 1, "pad_token_id": 0}
     kinds = ("t5gemma2_text", "t5gemma2_decoder") if config.merged else ("t5_gemma_module",) * 2
+    layers = GEMMA3 if config.merged else GEMMA2
+    for shape in (config.encoder, config):
+        layers.check(shape)
     encoder, decoder = (
-        {**settings_of_layers(shape), **common, "model_type": kind}
+        {**layers.settings_of(shape), **common, "architectures": None, "model_type": kind}
         for shape, kind in zip((config.encoder, config), kinds, strict=True)
     )
     family = "T5Gemma2" if config.merged else "T5Gemma"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
-from decoding_jax.models.checkpoint.llama import settings_of
+from decoding_jax.models.checkpoint.families import FAMILIES
 from experiments.benchmarks.accelerator import models
 from experiments.benchmarks.accelerator.measure import timed
 from experiments.benchmarks.accelerator.settings import Setting
@@ -43,7 +43,7 @@ def random_model(name: str, device: str) -> Any:
     import transformers
 
     transformers.logging.set_verbosity_error()
-    config = transformers.LlamaConfig.from_dict(settings_of(models.CONFIGS[name]))
+    config = transformers.LlamaConfig.from_dict(FAMILIES["llama"].settings_of(models.CONFIGS[name]))
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:

@@ -1,0 +1,63 @@
+"""The families of decoder-only networks that are data, each in a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from decoding_jax.models.checkpoint.families import (
+    arcee,
+    bloom,
+    cohere,
+    exaone4,
+    falcon,
+    gemma,
+    glm,
+    gpt_j,
+    gpt_neox,
+    granite,
+    llama,
+    mixtures,
+    olmo,
+    opt,
+    phi,
+    seed_oss,
+    smollm3,
+    stablelm,
+    starcoder2,
+)
+from decoding_jax.models.checkpoint.family import Family
+
+FAMILIES: dict[str, Family] = {
+    family.model_type: family
+    for family in (
+        *(llama.LLAMA, llama.MISTRAL, llama.QWEN2, llama.QWEN3, llama.MIMO),
+        *(gemma.GEMMA, gemma.GEMMA2, gemma.GEMMA3, gemma.GEMMA3_WITH_IMAGES),
+        *(olmo.OLMO, olmo.OLMO2, olmo.OLMO3),
+        *(phi.PHI, phi.PHI3, arcee.ARCEE, arcee.NEMOTRON, cohere.COHERE, cohere.COHERE2),
+        *(glm.GLM, glm.GLM4, exaone4.EXAONE4, falcon.FALCON, gpt_j.GPT_J, gpt_neox.GPT_NEOX),
+        *(bloom.BLOOM, granite.GRANITE, opt.OPT, seed_oss.SEED_OSS, smollm3.SMOLLM3),
+        *(mixtures.MIXTRAL, mixtures.OLMOE, mixtures.QWEN3_MOE),
+        *(stablelm.STABLELM, starcoder2.STARCODER2),
+    )
+}
+"""The families by their ``model_type``. A network is saved as the first that can say all of it."""
+
+
+def family_of(model: Any) -> Family:
+    """The first family whose settings say all of a network.
+
+    Raises:
+      ValueError: if there is none, with what the nearest one would have.
+    """
+    differences = {}
+    for name, family in FAMILIES.items():
+        if family.model is not type(model):
+            continue
+        try:
+            differences[name] = family.differences(model.config)
+        except ValueError:  # it refuses a setting
+            continue
+        if not differences[name]:
+            return family
+    nearest = min(differences, key=lambda name: len(differences[name]))
+    raise FAMILIES[nearest].refusal(differences[nearest])
