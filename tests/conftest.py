@@ -29,6 +29,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 os.environ["DECODING_JAX_CONSTRAINTS_DIR"] = ""  # Each test makes its own.
+os.environ["DECODING_JAX_PROGRAMS"] = "10000"  # Tests count what other ones have compiled.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     # The workers inherit the variable from the process that starts them, which owns the folder.
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="decoding_jax_programs_")

@@ -352,7 +352,7 @@ def _compiled(name: str) -> _Compiled:
         jit(insert, (), donated=("rows",)),
         jit(advance, (), donated=("rows",)),
         jit(repeat, ("count",)),
-        jit(move, ("shape",)),
+        jit(move, ("shape",), keep_all=True),
     )
 
 

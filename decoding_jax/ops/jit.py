@@ -1,10 +1,12 @@
-"""``jit`` over arguments that mix arrays with plain functions, and where programs are kept."""
+"""``jit`` over arguments that mix arrays with plain functions, and how many programs are kept."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +16,7 @@ from typing import Any, TypeVar, cast
 import jax
 import numpy as np
 
+from decoding_jax import fields
 from decoding_jax.sharding import meshes
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -22,6 +25,10 @@ _LOGGER = logging.getLogger(__name__)
 _SLOW = 3.0  # seconds
 _WATCH = threading.local()  # ``timers`` of this thread's call, inside ``compilation_announced``
 
+VARIABLE = "DECODING_JAX_PROGRAMS"
+"""The environment variable that says how many programs of a function are kept."""
+_MOST = 64  # programs of a function that are kept, where the variable does not say
+
 _ARRAYS = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct, bool, int, float, complex)
 
 
@@ -29,19 +36,23 @@ def jit(
     fn: F,
     static_argnames: Sequence[str],
     donated: Sequence[str] = (),
+    *,
+    keep_all: bool = False,
 ) -> F:
     """``jax.jit`` for any pytrees: leaves that are not arrays are static.
 
     A model or a transform may be a plain function, or hold some among its leaves. Functions are
     compared by identity, so a function that is created for every call is traced for every call.
     The compiled program has the name of ``fn``. Arguments on a mesh of devices are computed on
-    there (``sharding.meshes.in_mesh``).
+    there (``sharding.meshes.in_mesh``). The programs that were used last are kept, ``VARIABLE``
+    says how many; others are freed.
 
     Args:
       fn: the function to compile.
       static_argnames: keyword arguments that are static because they set shapes.
       donated: keyword arguments that are arrays, or pytrees of them, whose memory the results may
         take. The caller does not use these arrays again.
+      keep_all: whether all programs are kept, since they are small and many.
 
     Returns:
       A function with the signature of ``fn``. It also has ``lower`` and ``eval_shape``, as
@@ -54,20 +65,23 @@ def jit(
       Array([-2., -2.], dtype=float32)
     """
     names = frozenset(static_argnames)
+    name = getattr(fn, "__name__", type(fn).__name__)
 
-    def call(
-        structure: Any, constants: tuple, static: tuple, arrays: list, given_away: dict[str, Any]
-    ) -> Any:
-        _announce(call.__name__)
-        leaves = [a if c is None else c for a, c in zip(arrays, constants, strict=True)]
-        args, kwargs = jax.tree.unflatten(structure, leaves)
-        return fn(*args, **kwargs, **dict(static), **given_away)
+    def program_of(structure: Any, constants: tuple, static: tuple, _: Any) -> Any:
+        # Each program is of another function, with which JAX frees what it keeps for it.
+        def call(arrays: list, given_away: dict[str, Any]) -> Any:
+            _announce(name)
+            leaves = [a if c is None else c for a, c in zip(arrays, constants, strict=True)]
+            args, kwargs = jax.tree.unflatten(structure, leaves)
+            return fn(*args, **kwargs, **dict(static), **given_away)
 
-    # Profiles and caches of compiled programs show this name.
-    call.__name__ = call.__qualname__ = getattr(fn, "__name__", type(fn).__name__)
-    compiled = jax.jit(call, static_argnums=(0, 1, 2), donate_argnums=4 if donated else ())
+        # Profiles and caches of compiled programs show this name.
+        call.__name__ = call.__qualname__ = name
+        return jax.jit(call, donate_argnums=1 if donated else ())
 
-    def split(args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple, tuple, list, dict]:
+    programs = _Programs(program_of, keep_all)
+
+    def found(args: tuple, kwargs: dict[str, Any]) -> tuple[Any, list, dict[str, Any]]:
         given_away = {k: v for k, v in kwargs.items() if k in donated}
         kwargs = {k: v for k, v in kwargs.items() if k not in donated}
         static = tuple((k, kwargs[k]) for k in sorted(names & kwargs.keys()))
@@ -75,17 +89,76 @@ def jit(
         leaves, structure = jax.tree.flatten((args, dynamic))
         arrays = [x if isinstance(x, _ARRAYS) else None for x in leaves]
         constants = tuple(None if isinstance(x, _ARRAYS) else x for x in leaves)
-        return structure, constants, static, arrays, given_away
+        every = [*arrays, *jax.tree.leaves(given_away)] if given_away else arrays
+        shapes = tuple([getattr(x, "shape", None) for x in every])
+        return programs.find((structure, constants, static, shapes)), arrays, given_away
 
     @functools.wraps(fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        *fixed, arrays, given_away = split(args, kwargs)
-        return meshes.in_mesh(lambda given: compiled(*fixed, *given), (arrays, given_away))
+        program, arrays, given_away = found(args, kwargs)
+        return meshes.in_mesh(lambda given: program(*given), (arrays, given_away))
 
-    wrapper.lower = lambda *args, **kwargs: compiled.lower(*split(args, kwargs))  # type: ignore[attr-defined]
-    wrapper.eval_shape = lambda *args, **kwargs: compiled.eval_shape(*split(args, kwargs))  # type: ignore[attr-defined]
-    wrapper.cache_size = compiled._cache_size  # type: ignore[attr-defined]
+    def lower(*args: Any, **kwargs: Any) -> Any:
+        program, *given = found(args, kwargs)
+        return program.lower(*given)
+
+    def eval_shape(*args: Any, **kwargs: Any) -> Any:
+        program, *given = found(args, kwargs)
+        return program.eval_shape(*given)
+
+    vars(wrapper).update(lower=lower, eval_shape=eval_shape, cache_size=programs.count)
     return cast(F, wrapper)
+
+
+class _Programs:
+    """The programs of a function that were used last.
+
+    One of them may be compiled several times: for other dtypes, meshes and settings of JAX.
+
+    Args:
+      make: gives the jitted function for a key, which is a tuple of its arguments.
+      keep_all: whether none is freed.
+    """
+
+    def __init__(self, make: Callable[..., Any], keep_all: bool):
+        self._make, self._keep_all, self._lock = make, keep_all, threading.Lock()
+        self._uses = itertools.count()
+        self._kept: dict[Any, list[Any]] = {}  # each program, and the number of its last use
+
+    def find(self, key: tuple) -> Any:
+        """The program of a key. The one whose last use is the longest ago makes room for it."""
+        entry = self._kept.get(key)
+        if entry is None:
+            entry = self._add(key)
+        entry[1] = next(self._uses)
+        return entry[0]
+
+    def count(self) -> int:
+        """The number of compiled programs."""
+        with self._lock:
+            return sum(program._cache_size() for program, _ in self._kept.values())
+
+    def _add(self, key: tuple) -> list[Any]:
+        most = math.inf if self._keep_all else _most_programs()
+        with self._lock:
+            if key not in self._kept:
+                while len(self._kept) >= most:
+                    del self._kept[min(self._kept, key=lambda other: self._kept[other][1])]
+                self._kept[key] = [self._make(*key), next(self._uses)]
+            return self._kept[key]
+
+
+def _most_programs() -> int:
+    """The number of programs of a function that are kept.
+
+    Raises:
+      ValueError: for a variable that is no number of 1 or more.
+    """
+    named = os.environ.get(VARIABLE)
+    try:
+        return _MOST if named is None else fields.as_count(VARIABLE, int(named))
+    except ValueError:
+        raise fields.error(VARIABLE, "an int of 1 or more", named) from None
 
 
 @contextlib.contextmanager

@@ -5,10 +5,11 @@ import threading
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from decoding_jax import transforms
-from decoding_jax.ops.jit import jit
+from decoding_jax.ops.jit import VARIABLE, jit
 
 pytestmark = pytest.mark.optimized
 
@@ -31,6 +32,41 @@ def test_a_function_argument_is_static_and_an_array_is_not():
     scale(jnp.ones(2), jnp.abs, times=2)
     scale(jnp.ones(2), jnp.negative, times=3)
     assert len(traces) == scale.cache_size() == 3
+
+
+def test_the_programs_that_were_used_last_are_kept_and_others_are_freed(monkeypatch):
+    monkeypatch.setenv(VARIABLE, "2")
+    scale, traces = counted()
+
+    def count_traces(*sizes):
+        before = len(traces)
+        for size in sizes:
+            scale(np.ones(size, np.float32), jnp.negative, times=2)
+        return len(traces) - before
+
+    assert count_traces(1, 2, 1) == scale.cache_size() == 2
+    live = len(jax.devices()[0].client.live_executables())
+    assert count_traces(3, 1, 3) == 1  # Of 1 and 2, 2 was used earlier, and makes room.
+    assert count_traces(2) == 1
+    assert scale.cache_size() == 2
+    assert len(jax.devices()[0].client.live_executables()) <= live
+
+
+def test_what_is_given_away_tells_programs_apart(monkeypatch):
+    monkeypatch.setenv(VARIABLE, "1")
+    double = jit(lambda *, rows: 2 * rows, (), donated=("rows",))
+    for size in (1, 2, 2):
+        assert double(rows=jnp.ones(size)).shape == (size,)
+        assert double.cache_size() == 1
+
+
+@pytest.mark.parametrize("named", ["", "0", "many"])
+def test_a_wrong_number_of_programs_is_one_error(monkeypatch, named):
+    monkeypatch.setenv(VARIABLE, named)
+    with pytest.raises(
+        ValueError, match=f"^{VARIABLE}: expected an int of 1 or more, got '{named}'$"
+    ):
+        counted()[0](jnp.ones(2), jnp.negative, times=2)
 
 
 def test_a_pytree_of_numbers_and_functions_splits():
