@@ -87,8 +87,11 @@ def jit(
         static = tuple((k, kwargs[k]) for k in sorted(names & kwargs.keys()))
         dynamic = {k: v for k, v in kwargs.items() if k not in names}
         leaves, structure = jax.tree.flatten((args, dynamic))
-        arrays = [x if isinstance(x, _ARRAYS) else None for x in leaves]
-        constants = tuple(None if isinstance(x, _ARRAYS) else x for x in leaves)
+        arrays, constants = leaves, (None,) * len(leaves)
+        others = {i for i, x in enumerate(leaves) if not isinstance(x, _ARRAYS)}
+        if others:
+            arrays = [None if i in others else x for i, x in enumerate(leaves)]
+            constants = tuple([x if i in others else None for i, x in enumerate(leaves)])
         every = [*arrays, *jax.tree.leaves(given_away)] if given_away else arrays
         shapes = tuple([getattr(x, "shape", None) for x in every])
         return programs.find((structure, constants, static, shapes)), arrays, given_away
