@@ -23,6 +23,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,17 +100,20 @@ def speculation(
     for i, ids in enumerate(prompts(tokenizer)):
         model, prompt = encode_batch(target, [ids], WIDTH)
 
-        def one(name: str, draft: Any, size: int, model: Any = model, prompt: Any = prompt) -> None:
+        def alone(model: Any = model, prompt: Any = prompt) -> None:
+            jax.block_until_ready(plain(model, prompt, temperature))
+
+        def drafted(
+            name: str, draft: Any, size: int, model: Any = model, prompt: Any = prompt
+        ) -> None:
             output = jax.block_until_ready(speculate(model, draft, prompt, temperature, size))
             tokens.setdefault(name, []).append(float(output.info.tokens_per_iteration))
 
-        runs: Runs = {
-            "plain": lambda m=model, p=prompt: jax.block_until_ready(plain(m, p, temperature))
-        }
+        runs: Runs = {"plain": alone}
         for draft_name, draft in drafts.items():
             for size in sizes:
                 name = f"{draft_name}, K = {size}"
-                runs[name] = lambda n=name, d=draft, s=size: one(n, d, s)
+                runs[name] = partial(drafted, name, draft, size)
         # All prompts have one shape, so the first one's warm-up compiles for the others.
         found = interleaved(runs, 1, None if i == 0 else {"plain": lambda: None})
         for name, times in found.items():
@@ -150,7 +154,7 @@ def strategies(target: Any, tokenizer: Any, repeats: int = 5) -> dict:
         "best-k": lambda: search(5),
         "best-first": lambda: search(1),
     }
-    runs = {n: lambda f=f: jax.block_until_ready(f()) for n, f in functions.items()}
+    runs: Runs = {n: partial(_waited, function) for n, function in functions.items()}
     seconds = interleaved(runs, repeats)
     pairs = {
         "greedy over the model": ("greedy", "model"),
@@ -166,6 +170,11 @@ def strategies(target: Any, tokenizer: Any, repeats: int = 5) -> dict:
         },
         "ratios": {n: quartiles_of_ratios(seconds, *pair) for n, pair in pairs.items()},
     }
+
+
+def _waited(function: Callable[[], Any]) -> Any:
+    """The result of a function, once it is there."""
+    return jax.block_until_ready(function())
 
 
 def kernels(target: Any, tokenizer: Any, repeats: int = 9, steps: int = 4) -> dict:
