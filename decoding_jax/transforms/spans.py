@@ -138,10 +138,13 @@ class ThinkingBudget:
         start, end = self._tokens("start"), self._tokens("end")
         equal = jnp.where(inside, _bits(end, token), _bits(start, token))
         matched = ((matched << 1) | 1) & equal
-        last = jnp.where(inside, 1 << (end.shape[0] - 1), 1 << (start.shape[0] - 1))
+        # Both are int32, also where JAX makes integers of 64 bits.
+        ends = (jnp.int32(1 << (mark.shape[0] - 1)) for mark in (end, start))
+        last = jnp.where(inside, *ends)
         is_mark = (matched & last) != 0
         count = jnp.where(inside, count + 1, -1)
-        return jnp.where(is_mark, jnp.where(inside, -1, 0), count), jnp.where(is_mark, 0, matched)
+        begun = -inside.astype(jnp.int32)  # -1 after the end of a span, 0 after its start
+        return jnp.where(is_mark, begun, count), jnp.where(is_mark, 0, matched)
 
     def _tokens(self, name: str) -> Array:
         value = getattr(self, name)

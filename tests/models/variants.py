@@ -148,7 +148,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen3Config",
         {**LLAMA, "num_key_value_heads": 1, "attention_bias": True, "head_dim": 6},
     ),
-    "exaone4_whole": ("Exaone4Config", {**FAMILIES["olmo2"][1], "sliding_window": None}),
+    # ``transformers`` 5.24 divides by zero where it has to make these types itself.
+    "exaone4_whole": (
+        "Exaone4Config",
+        {**FAMILIES["olmo2"][1], "sliding_window": None, "layer_types": ["full_attention"] * 2},
+    ),
     "falcon_one_head": (
         "FalconConfig",
         {

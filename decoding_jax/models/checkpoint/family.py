@@ -253,8 +253,10 @@ class Family:
             **{name: key.write(config) for name, key in self.keys.items()},
             "rope_theta": config.rope_theta,
             "rope_scaling": settings_of_scaling(config.rope_scaling),
+            # Without these, ``transformers`` takes those of the published models.
             "bos_token_id": None,
             "eos_token_id": None,
+            "pad_token_id": None,
         }
         if not any("max_positions" in key.fields for key in self.keys.values()):
             settings["max_position_embeddings"] = config.max_positions
