@@ -139,8 +139,8 @@ class ThinkingBudget:
         equal = jnp.where(inside, _bits(end, token), _bits(start, token))
         matched = ((matched << 1) | 1) & equal
         # Both are int32, also where JAX makes integers of 64 bits.
-        ends = (jnp.int32(1 << (mark.shape[0] - 1)) for mark in (end, start))
-        last = jnp.where(inside, *ends)
+        of_start, of_end = (jnp.int32(1 << (mark.shape[0] - 1)) for mark in (start, end))
+        last = jnp.where(inside, of_end, of_start)
         is_mark = (matched & last) != 0
         count = jnp.where(inside, count + 1, -1)
         begun = -inside.astype(jnp.int32)  # -1 after the end of a span, 0 after its start
