@@ -51,14 +51,15 @@ def rotary_of(
 
 
 def two_ropes_of(
-    settings: Settings, theta: float, local_theta: float
-) -> tuple[float, RopeScaling | None, float]:
-    """The base of the rotary frequencies, their scaling, and the base of the local ones.
+    settings: Settings, theta: float, local_theta: float, positions: int | None = None
+) -> dict[str, Any]:
+    """The fields of a network whose layers with a window have other rotary frequencies.
 
     Args:
       settings: the settings.
       theta: the first base where none is stated.
       local_theta: the other one where none is stated.
+      positions: the length of the longest text where none is stated, or None where one has to be.
     """
     ropes = settings.section("rope_parameters")
     for key in ropes.values:
@@ -71,11 +72,13 @@ def two_ropes_of(
     sliding.refuse(rope_type="default")
     base = settings.get("rope_theta", float, theta)
     local_base = settings.get("rope_local_base_freq", float, local_theta)
-    return (
-        full.get("rope_theta", float, base),
-        scaling_of(full, settings),
-        sliding.get("rope_theta", float, local_base),
-    )
+    found = scaling_of(full, settings)
+    return {
+        "rope_theta": full.get("rope_theta", float, base),
+        "rope_scaling": found,
+        "local_rope_theta": sliding.get("rope_theta", float, local_base),
+        "max_positions": max_positions_of(settings, found, positions),
+    }
 
 
 def scaling_of(rope: Settings, settings: Settings) -> RopeScaling | None:
@@ -224,6 +227,14 @@ def read_window(
 def local_layers(num_layers: int, period: int) -> list[bool]:
     """All layers but the last one of each period."""
     return [(i + 1) % period != 0 for i in range(num_layers)]
+
+
+def settings_of_rotated_window(config: Any) -> dict[str, Any]:
+    """The settings of a network whose layers have positions if they have a window."""
+    return {
+        "sliding_window": config.window or config.max_positions,
+        "layer_types": layer_types(config.rotary_pattern, config.num_layers),
+    }
 
 
 def layer_types(pattern: Sequence[bool], num_layers: int) -> list[str]:

@@ -12,11 +12,10 @@ from typing import Any
 from decoding_jax.models.checkpoint.directory import Settings
 from decoding_jax.models.checkpoint.family import ATTENTION_BIAS, KEYS, Family, Key, without
 from decoding_jax.models.checkpoint.position_settings import (
-    layer_types,
     local_layers,
     read_window,
+    settings_of_rotated_window,
 )
-from decoding_jax.models.llama import LlamaConfig
 
 _KEYS = {
     **without(KEYS, "rms_norm_eps"),
@@ -47,13 +46,6 @@ def _positions(settings: Settings, fields: Mapping[str, Any]) -> dict[str, Any]:
     return {"rotary_pattern": read_window(settings, *window)[1]}
 
 
-def _position_settings(config: LlamaConfig) -> dict[str, Any]:
-    return {
-        "sliding_window": config.window or config.max_positions,
-        "layer_types": layer_types(config.rotary_pattern, config.num_layers),
-    }
-
-
 COHERE2 = Family(
     "cohere2",
     "Cohere2ForCausalLM",
@@ -61,5 +53,5 @@ COHERE2 = Family(
     _FIXED,
     window=_window,
     more=_positions,
-    more_settings=_position_settings,
+    more_settings=settings_of_rotated_window,
 )

@@ -13,9 +13,9 @@ from decoding_jax.models.checkpoint.directory import Settings
 from decoding_jax.models.checkpoint.families.olmo import AFTER
 from decoding_jax.models.checkpoint.family import KEYS, Family, Key
 from decoding_jax.models.checkpoint.position_settings import (
-    layer_types,
     local_layers,
     read_window,
+    settings_of_rotated_window,
 )
 from decoding_jax.models.llama import LlamaConfig
 
@@ -24,11 +24,9 @@ def _window(settings: Settings, num_layers: int) -> tuple[Any, list[bool]]:
     window = settings.values.get("sliding_window", 4096)
     if window is None:
         return None, [False] * num_layers
-    period = settings.size("sliding_window_pattern", 4) if _TYPES not in settings.values else 1
+    typed = "layer_types" in settings.values
+    period = 1 if typed else settings.size("sliding_window_pattern", 4)
     return window, local_layers(num_layers, period)
-
-
-_TYPES = "layer_types"
 
 
 def _positions(settings: Settings, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,10 +37,7 @@ def _positions(settings: Settings, fields: Mapping[str, Any]) -> dict[str, Any]:
 def _position_settings(config: LlamaConfig) -> dict[str, Any]:
     if all(config.rotary_pattern) and config.window is None:
         return {"sliding_window": None}
-    return {
-        "sliding_window": config.window or config.max_positions,
-        _TYPES: layer_types(config.rotary_pattern, config.num_layers),
-    }
+    return settings_of_rotated_window(config)
 
 
 EXAONE4 = Family(

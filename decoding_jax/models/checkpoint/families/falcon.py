@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from decoding_jax.models.checkpoint.directory import Settings
+from decoding_jax.models.checkpoint.families.bloom import BLOOM
 from decoding_jax.models.checkpoint.family import KEYS, Family, Key, without
 from decoding_jax.models.checkpoint.params import Weight
 from decoding_jax.models.llama import LlamaConfig
@@ -64,20 +65,7 @@ FALCON = _Falcon(
         "tie_word_embeddings": Key("logits_via_embedding", True),
     },
     {"norm": "layer", "gated": False},
-    {
-        "token_embedder": "transformer.word_embeddings",
-        "final_norm": "transformer.ln_f",
-        "logits_dense": "lm_head",
-        "layers": "transformer.h",
-        "pre_attention_norm": "input_layernorm",
-        "pre_mlp_norm": "post_attention_layernorm",
-        "attention/query": "self_attention.query_key_value",
-        "attention/key": "self_attention.query_key_value",
-        "attention/value": "self_attention.query_key_value",
-        "attention/out": "self_attention.dense",
-        "mlp/up": "mlp.dense_h_to_4h",
-        "mlp/down": "mlp.dense_4h_to_h",
-    },
+    BLOOM.names,
     refused={"alibi": False},
     positions=2048,
     by_head=True,

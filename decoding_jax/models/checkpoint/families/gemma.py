@@ -14,7 +14,6 @@ from decoding_jax.models.checkpoint.family import ATTENTION_BIAS, KEYS, NAMES, F
 from decoding_jax.models.checkpoint.position_settings import (
     layer_types,
     local_layers,
-    max_positions_of,
     two_ropes_of,
 )
 from decoding_jax.models.gemma import Gemma, GemmaConfig
@@ -62,13 +61,7 @@ def _layers(config: LlamaConfig) -> dict[str, Any]:
 
 
 def _ropes(settings: Settings, fields: Mapping[str, Any]) -> dict[str, Any]:
-    theta, scaling, local_theta = two_ropes_of(settings, 1_000_000.0, 10_000.0)
-    return {
-        "rope_theta": theta,
-        "rope_scaling": scaling,
-        "local_rope_theta": local_theta,
-        "max_positions": max_positions_of(settings, scaling, 131_072),
-    }
+    return two_ropes_of(settings, 1_000_000.0, 10_000.0, 131_072)
 
 
 _KEYS = {

@@ -15,7 +15,6 @@ from decoding_jax.models.checkpoint.position_settings import (
     FULL,
     SLIDING,
     local_layers,
-    max_positions_of,
     settings_of_scaling,
     two_ropes_of,
 )
@@ -49,13 +48,7 @@ def _window(settings: Settings, num_layers: int) -> tuple[Any, list[bool]]:
 
 
 def _ropes(settings: Settings, fields: Mapping[str, Any]) -> dict[str, Any]:
-    theta, scaling, local_theta = two_ropes_of(settings, 500_000.0, 500_000.0)
-    return {
-        "rope_theta": theta,
-        "rope_scaling": scaling,
-        "local_rope_theta": local_theta,
-        "max_positions": max_positions_of(settings, scaling),
-    }
+    return two_ropes_of(settings, 500_000.0, 500_000.0)
 
 
 def _rope_settings(config: LlamaConfig) -> dict[str, Any]:
