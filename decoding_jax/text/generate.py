@@ -16,13 +16,13 @@ from decoding_jax.text.call import TextCall
 from decoding_jax.text.chat import Conversation
 from decoding_jax.text.completions import Completion
 from decoding_jax.text.generation_config import GenerationConfig
-from decoding_jax.text.limits import groups
+from decoding_jax.text.limits import groups, warn_of_cut
 from decoding_jax.text.loading import Model
 from decoding_jax.text.stop_strings import StopTexts
 from decoding_jax.text.streaming import Clock, run_until
 from decoding_jax.text.token_scores import compiled_scores
 from decoding_jax.text.tokenizers import Tokenizer
-from decoding_jax.text.warn import warn_of_cut, warn_of_nan_logits, warn_of_no_text
+from decoding_jax.text.warn import warn_of_nan_logits, warn_of_no_text
 
 
 @suggestions.in_one_line

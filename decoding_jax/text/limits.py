@@ -14,7 +14,9 @@ from decoding_jax.fields import describe
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.registry import DEFAULTS
 from decoding_jax.text.chat import Conversation
+from decoding_jax.text.completions import Completion
 from decoding_jax.text.inputs import input_positions, shared_positions
+from decoding_jax.text.warn import CutTextWarning, warn
 
 DEFAULT_LENGTH: int = DEFAULTS["max_new_tokens"]
 """The ``max_new_tokens`` of a call without one, unless a config has other rules."""
@@ -174,4 +176,36 @@ def check_together(
             f"max_new_tokens: expected at most {limits.totals[i]}, for which text {i}, "
             f"{describe(texts[i])}, leaves room in the model's {limits.positions} positions, or "
             f"one text at a time, got {got} for texts that are streamed together"
+        )
+
+
+def warn_of_cut(rows: Sequence[Sequence[Completion]], limits: TextLimits) -> None:
+    """Warns of texts that a limit has cut that the caller did not name.
+
+    Args:
+      rows: the completions of each text.
+      limits: the limits.
+    """
+    if limits.default is None:
+        return
+    is_cut = np.zeros(len(rows), bool)
+    for i, (row, limit) in enumerate(zip(rows, limits.totals, strict=True)):
+        is_cut[i] = any(not c.finished and len(c.tokens) >= limit for c in row)
+    at_default = limits.totals == limits.default
+    by_default, by_positions = (int((is_cut & which).sum()) for which in (at_default, ~at_default))
+    if by_default:
+        warn(
+            f"max_new_tokens: got none, and the default of {limits.default} cut {by_default} of "
+            f"{len(rows)} texts; a larger max_new_tokens lets them go on",
+            CutTextWarning,
+        )
+    if by_positions:
+        positions, hint = "positions for new tokens end", ""
+        if limits.positions is not None:
+            positions = f"{limits.positions} positions end"
+            hint = "; shorter ones leave room for more new tokens"
+        warn(
+            f"texts: got {by_positions} of {len(rows)} that were cut where the model's "
+            f"{positions}{hint}",
+            CutTextWarning,
         )

@@ -6,6 +6,7 @@ import difflib
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -19,8 +20,9 @@ from decoding_jax.models.fixed_shapes import reproducible as with_fixed_shapes
 from decoding_jax.storage import CloudPath, StoragePath, is_hub_name, model_path
 from decoding_jax.text import inputs
 from decoding_jax.text.generation_config.config import DirectoryConfig
-from decoding_jax.text.tokenizer_files import SENTENCEPIECE_FILES, load_tokenizer
-from decoding_jax.text.tokenizers import Tokenizer
+from decoding_jax.text.tokenizer_files import SENTENCEPIECE_FILES, end_ids, load_tokenizer
+from decoding_jax.text.tokenizers import Tokenizer, TokenizerError
+from decoding_jax.text.warn import warn
 
 Model = T5 | T5Decoder | Bart | T5Gemma | GPT2 | Llama
 
@@ -83,7 +85,8 @@ def load(
       dtype: the dtype of weights, activations and cache, ``"float32"`` or ``"bfloat16"``, or
         ``"auto"`` for the one that most of the stored weights have (and float32 for float16).
       tokenizer: another directory with tokenizer files, or a SentencePiece model. A T5X checkpoint
-        needs one, because T5X does not store the tokenizer.
+        needs one, because T5X does not store the tokenizer. One that names no end tokens has those
+        of ``directory``.
       mesh: a mesh of devices such as ``jax.make_mesh((2, 4), ("data", "model"))``, or the sizes of
         its axes, ``{"data": 2, "model": 4}``. Each device reads its own piece of the model, and
         decoding runs on all of them (see ``decoding_jax.sharding``). With None, the model is on one
@@ -112,7 +115,9 @@ def load(
       nor config follow it.
 
     Warns:
-      UserWarning: for ``scan_layers`` on a GPU.
+      UserWarning: for ``scan_layers`` on a GPU, and for a ``tokenizer`` that seems to be another
+        model's: a token has another id in it than in the tokenizer of ``directory``, it has other
+        end tokens, or over a tenth of the network's rows have no token.
 
     Raises:
       ValueError: in one line, for a directory, file or setting that is missing, broken or not
@@ -154,6 +159,36 @@ def load(
         family = {"model_type": "t5", "vocab_size": model.config.vocab_size}
     made = load_tokenizer(path if tokenizer is None else tokenizer, family=family)
     inputs.check_tokenizer(made, model)
+    if tokenizer is not None:
+        _compare_with_own(made, path)
     # Not a part of the protocol: a tokenizer of one's own need not have it.
     object.__setattr__(made, "generation_config", DirectoryConfig.read(path))
     return model, made
+
+
+def _compare_with_own(made: Any, directory: StoragePath) -> None:
+    """Compares a tokenizer from elsewhere with what the model's directory has of its own.
+
+    Warns:
+      UserWarning: for a token that has another id there, or for other end tokens.
+    """
+    ends = end_ids(directory)
+    made.eos_ids = made.eos_ids or ends
+    try:
+        own: Any = load_tokenizer(directory)
+    except TokenizerError:  # The directory has none, or none that can be read.
+        mine, theirs = {}, {}
+    else:
+        mine, theirs = (x.library.get_vocab(with_added_tokens=False) for x in (made, own))
+    different = [token for token in mine.keys() & theirs.keys() if mine[token] != theirs[token]]
+    if different:
+        token = min(different, key=lambda t: theirs[t])
+        warn(
+            f"tokenizer: expected that of {directory}, whose id of {token!r} is {theirs[token]}, "
+            f"got one with {mine[token]}, which may be that of another model"
+        )
+    elif ends and not set(ends).intersection(made.eos_ids):
+        warn(
+            f"tokenizer: expected one whose texts end with {list(ends)}, as those of {directory}, "
+            f"got one with {list(made.eos_ids)}, which may be that of another model"
+        )

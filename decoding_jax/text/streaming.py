@@ -20,11 +20,12 @@ from decoding_jax.sharding.meshes import mesh_of, to_host
 from decoding_jax.text.call import TextCall, with_arguments
 from decoding_jax.text.chat import Conversation
 from decoding_jax.text.completions import Completion
+from decoding_jax.text.limits import warn_of_cut
 from decoding_jax.text.loading import Model
 from decoding_jax.text.token_scores import GrowingScores
 from decoding_jax.text.token_texts import REPLACEMENT
 from decoding_jax.text.tokenizers import Tokenizer
-from decoding_jax.text.warn import warn_of_cut, warn_of_nan_logits, warn_of_no_text
+from decoding_jax.text.warn import warn_of_nan_logits, warn_of_no_text
 
 _CHUNK_SECONDS = 0.05  # that a chunk of steps should take
 

@@ -129,13 +129,19 @@ def _template_names(directory: CloudPath) -> list[str]:
     return [f"{TEMPLATES}/{path.name}" for path in (directory / TEMPLATES).glob("*.jinja")]
 
 
-def _load(directory: Path, family: dict[str, Any] | None) -> Tokenizer:
-    if directory.is_file():
-        settings = TokenizerSettings(directory.parent, {}, {}, [], {})
-        return _sentencepiece(directory, family or {}, settings, ())
-    if not directory.exists():
-        raise TokenizerError(f"{directory}: no such directory")
-    config = read_object(directory / "config.json") or family or {}
+def _load(path: Path, family: dict[str, Any] | None) -> Tokenizer:
+    if path.is_file():
+        settings = TokenizerSettings(path.parent, {}, {}, [], {})
+        return _sentencepiece(path, family or {}, settings, ())
+    if not path.exists():
+        raise TokenizerError(f"{path}: no such directory")
+    config = read_object(path / "config.json")
+    made = _of_directory(path, config or family or {})
+    made.network_size = config.get("vocab_size")
+    return made
+
+
+def _of_directory(directory: Path, config: dict[str, Any]) -> HuggingFaceTokenizer:
     eos_ids = _eos_ids(directory, config)
     if (directory / "tokenizer.json").exists():
         settings = TokenizerSettings.read(directory)
@@ -181,7 +187,7 @@ def _of_library(
 
 def _sentencepiece(
     path: Path, config: dict[str, Any], settings: TokenizerSettings, eos_ids: Sequence[int]
-) -> Tokenizer:
+) -> SentencePieceTokenizer:
     """A SentencePiece model: an input of a T5 has an end token.
 
     For others, ``add_bos_token`` and ``add_eos_token`` of ``tokenizer_config.json`` say so.
@@ -381,7 +387,16 @@ def _read_json(path: Path) -> tokenizers.Tokenizer:
         raise TokenizerError(f"{path}: not a tokenizer file: {e}") from e
 
 
-def _eos_ids(directory: Path, config: dict[str, Any]) -> tuple[int, ...]:
+def end_ids(directory: StoragePath) -> tuple[int, ...]:
+    """The end tokens that the files of a model's directory name; none if they name none.
+
+    Raises:
+      TokenizerError: in one line, for anything but ids.
+    """
+    return _eos_ids(directory, read_object(directory / "config.json"))
+
+
+def _eos_ids(directory: StoragePath, config: dict[str, Any]) -> tuple[int, ...]:
     name = "generation_config.json"
     for file, settings in ((name, read_object(directory / name)), ("config.json", config)):
         given = settings.get("eos_token_id")

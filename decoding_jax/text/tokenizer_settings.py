@@ -18,6 +18,7 @@ import tokenizers
 from tokenizers import AddedToken
 
 from decoding_jax.fields import describe
+from decoding_jax.storage import StoragePath
 from decoding_jax.text.chat import ChatTemplate
 from decoding_jax.text.tokenizers import TokenizerError
 
@@ -173,7 +174,7 @@ def cleans_up(values: Mapping[str, Any], *, is_bpe: bool) -> bool:
     return bool(values.get(name)) and (not is_bpe or bool(forced))
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: StoragePath) -> dict[str, Any]:
     """The object in a JSON file; an empty one if there is no such file.
 
     Raises:

@@ -132,9 +132,11 @@ class HuggingFaceTokenizer(NamesMethods, SupportsChat):
     Attributes:
       clean_up: whether texts have no spaces before punctuation. A token's text then depends on
         later tokens, so stop strings and constraints are refused.
+      network_size: the ``vocab_size`` of the ``config.json`` beside its files, or None.
     """
 
     clean_up = False
+    network_size: int | None = None
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, *, eos_ids: Sequence[int] = ()):
         tokenizer.no_truncation()
@@ -429,6 +431,7 @@ class WrappedTokenizer(NamesMethods):
 
     passed_on: ClassVar[tuple[str, ...]] = (
         "base_vocab_size",
+        "network_size",
         "settled",
         "token_texts",
         "vocab_size",

@@ -8,10 +8,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from decoding_jax.text.completions import Completion, NoCompletion
-from decoding_jax.text.limits import TextLimits
 
 _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
 _SHOWN = 10  # texts that a warning names
@@ -36,38 +33,6 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
-
-
-def warn_of_cut(rows: Sequence[Sequence[Completion]], limits: TextLimits) -> None:
-    """Warns of texts that a limit has cut that the caller did not name.
-
-    Args:
-      rows: the completions of each text.
-      limits: the limits.
-    """
-    if limits.default is None:
-        return
-    is_cut = np.zeros(len(rows), bool)
-    for i, (row, limit) in enumerate(zip(rows, limits.totals, strict=True)):
-        is_cut[i] = any(not c.finished and len(c.tokens) >= limit for c in row)
-    at_default = limits.totals == limits.default
-    by_default, by_positions = (int((is_cut & which).sum()) for which in (at_default, ~at_default))
-    if by_default:
-        warn(
-            f"max_new_tokens: got none, and the default of {limits.default} cut {by_default} of "
-            f"{len(rows)} texts; a larger max_new_tokens lets them go on",
-            CutTextWarning,
-        )
-    if by_positions:
-        positions, hint = "positions for new tokens end", ""
-        if limits.positions is not None:
-            positions = f"{limits.positions} positions end"
-            hint = "; shorter ones leave room for more new tokens"
-        warn(
-            f"texts: got {by_positions} of {len(rows)} that were cut where the model's "
-            f"{positions}{hint}",
-            CutTextWarning,
-        )
 
 
 def warn_of_nan_logits(results: Sequence[Sequence[Completion]]) -> bool:

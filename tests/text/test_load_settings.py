@@ -1,14 +1,18 @@
 """The settings of ``load``."""
 
+import contextlib
 import dataclasses
+import types
 
 import jax
 import pytest
+import tokenizers
 from networks import drawn
 
 import decoding_jax
 from decoding_jax.models import GPT2, T5, GPT2Config, T5Config, load_model, save_model, save_t5x
 from decoding_jax.text import ByteTokenizer, embedded, load_tokenizer
+from decoding_jax.text.inputs import check_tokenizer
 
 
 def test_prompts_run_in_chunks(tmp_path):
@@ -65,6 +69,50 @@ def test_a_tokenizer_of_another_model_is_refused_by_its_size(tmp_path):
     assert len(decoding_jax.generate(model, tokenizer, ["a"], max_new_tokens=2)) == 1
     tokenizer.library.add_tokens(["<more>"])
     assert tokenizer.vocab_size == 280
+
+
+# Rows of released networks and their tokens: T5, Pythia 70M and 12B, MPT, Qwen2.5 14B,
+# DeepSeek MoE, ByT5 without its sentinels; and pairs of two models.
+PADDED = [(32128, 32100), (50304, 50277), (50688, 50277), (50432, 50279)]
+PADDED += [(152064, 151665), (102400, 100015), (384, 259)]
+FOREIGN = [(50257, 32100), (65024, 50257), (152064, 50257), (256000, 152064), (8192, 259)]
+
+
+@pytest.mark.parametrize(("rows", "tokens"), PADDED + FOREIGN)
+def test_far_fewer_tokens_than_rows_come_with_a_warning(rows, tokens):
+    """Unless the tokenizer's own directory has a network of this size."""
+    sizes = {"vocab_size": tokens, "base_vocab_size": tokens - 100}
+    tokenizer = types.SimpleNamespace(encode=None, decode=None, eos_ids=(1,), **sizes)
+    model = types.SimpleNamespace(vocab_size=rows)
+    message = f"tokenizer: .* vocabulary of {rows}, got one of {tokens} tokens, which may be that"
+    warns = pytest.warns(UserWarning, match=message)
+    with warns if (rows, tokens) in FOREIGN else contextlib.nullcontext():
+        check_tokenizer(tokenizer, model)
+    tokenizer.network_size = rows
+    check_tokenizer(tokenizer, model)
+
+
+def test_a_tokenizer_is_compared_with_that_of_the_directory(tmp_path):
+    """Tokens that only one of them has make no difference."""
+    words = ["end", "a", "b"]
+    folders = {"own": words, "more": [*words, "c"], "end": words, "other": words[::-1]}
+    for name, vocabulary in folders.items():
+        (tmp_path / name).mkdir()
+        numbers = {word: i for i, word in enumerate(vocabulary)}
+        model = tokenizers.models.WordLevel(numbers, unk_token="a")
+        tokenizers.Tokenizer(model).save(str(tmp_path / name / "tokenizer.json"))
+    config = GPT2Config(8, 8, num_heads=2, mlp_dim=8, num_layers=1)
+    save_model(drawn(GPT2, config), tmp_path / "own", settings={"eos_token_id": 0})
+    (tmp_path / "end" / "config.json").write_text('{"eos_token_id": [2, 7]}')
+    for name in ("own", "more"):
+        _, tokenizer = decoding_jax.load(tmp_path / "own", tokenizer=tmp_path / name)
+        assert (tokenizer.eos_ids, tokenizer.network_size) == ((0,), 8 if name == "own" else None)
+    for name, message in (
+        ("other", "own, whose id of 'end' is 0, got one with 2, which may be that of another"),
+        ("end", r"whose texts end with \[0\], as those of .*, got one with \[2, 7\], which may"),
+    ):
+        with pytest.warns(UserWarning, match=f"^tokenizer: expected .*{message}"):
+            decoding_jax.load(tmp_path / "own", tokenizer=tmp_path / name)
 
 
 def test_a_model_of_the_hub_is_downloaded_and_loaded(tmp_path, monkeypatch):
