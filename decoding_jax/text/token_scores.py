@@ -91,8 +91,8 @@ def token_scores(
 
     Raises:
       ValueError: in one line, for a model that is not bound to its inputs, a prompt without tokens,
-        no tokens, ids outside the vocabulary, and texts with more tokens than the model has
-        positions. Traced arguments are not checked.
+        no tokens, ids outside the vocabulary, an ``end`` that is not one int, and texts with more
+        tokens than the model has positions. Traced arguments are not checked.
 
     Example:
       >>> from decoding_jax.testing import TableLM
@@ -115,7 +115,7 @@ def token_scores(
     values: Any = on_host(*prompt, tokens, end)
     if values is None or any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(model)):
         return compiled_scores(model, prompt, tokens, end, num_alternatives=num_alternatives)
-    given = Prompt(*values[:2]), values[2], int(values[3])
+    given = Prompt(*values[:2]), values[2], fields.as_count("end", values[3], 0)
     _check_values(model, *given)
     if tokens.shape[1] == 1 and reads_whole_texts(model):
         scores = _by_whole_texts(model, *given, num_alternatives)

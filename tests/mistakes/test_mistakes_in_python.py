@@ -304,6 +304,7 @@ TABLE = [
         lambda: scores([[[1]], [[1]]], 2),
         "expected an int from 0 to 1, the number of tokens,",
     ),
+    ("end", lambda: scores([[[1]], [[1]]], np.ones((2, 1), int)), "expected an int of 0 or more"),
     (
         "prompt.length",
         lambda: scores(prompt=Prompt([[1], [1]], [1, 0])),
