@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -258,8 +259,9 @@ def begin(
       lanes: N.
       length: L.
     """
-    chunk = _chunk(model, prompt, length)
-    slots = max(-(-(length - 1) // chunk), 1) * chunk
+    slots = max(-(-(length - 1) // CHUNK), 1) * CHUNK
+    if model.max_positions is not None:
+        slots = max(min(slots, model.max_positions - prompt.tokens.shape[1]), 1)
     logits, cache = model_calls.prefill(model, prompt, lanes=lanes, slots=slots)
     scores = _empty((prompt.tokens.shape[0], lanes, 1 + slots), num_alternatives)
     return Scoring(cache, logits, scores)
@@ -289,34 +291,29 @@ def score(
       end: int32, the end of the longest sequence.
     """
     cache, first, scores = scoring
-    chunk, slots = _chunk(model, prompt, tokens.shape[2]), scores.log_prob.shape[2] - 1
+    slots = scores.log_prob.shape[2] - 1
+    whole = slots // CHUNK * CHUNK  # Where positions end, fewer tokens than a chunk are left.
     tokens = jnp.pad(tokens, ((0, 0), (0, 0), (0, 1 + slots - tokens.shape[2])))
     num_alternatives = scores.top_tokens.shape[-1]
     logits = jnp.broadcast_to(first, (*tokens.shape[:2], 1, first.shape[-1]))
     scores = _placed(scores, _scored(logits, tokens[:, :, :1], num_alternatives), 0)
 
-    def step(i: Array, carry: tuple[Cache, TokenScores]) -> tuple[Cache, TokenScores]:
+    def read(slot: Array | int, count: int, carry: tuple[Cache, TokenScores]) -> Any:
         cache, scores = carry
-        slot = i * chunk
-        fed = lax.dynamic_slice_in_dim(tokens, slot, chunk, 2)
+        fed = lax.dynamic_slice_in_dim(tokens, slot, count, 2)
         output, cache = model_calls.extend(model, cache, fed, slot)
-        chosen = lax.dynamic_slice_in_dim(tokens, slot + 1, chunk, 2)
+        chosen = lax.dynamic_slice_in_dim(tokens, slot + 1, count, 2)
         return cache, _placed(scores, _scored(output.logits, chosen, num_alternatives), slot + 1)
 
     # The token after a chunk is scored by it too.
-    begins = jnp.maximum(jnp.asarray(start, jnp.int32) - 1, 0) // chunk
-    ends = (jnp.asarray(end, jnp.int32) - 2) // chunk + 1
-    cache, scores = lax.fori_loop(begins, ends, step, (cache, scores))
-    return Scoring(cache, first, scores)
-
-
-def _chunk(model: LanguageModel, prompt: Prompt, length: int) -> int:
-    """The tokens of a call: fewer than ``CHUNK`` where the slots would pass the last position."""
-    if model.max_positions is None:
-        return CHUNK
-    room = model.max_positions - prompt.tokens.shape[1]
-    fitting = (n for n in range(CHUNK, 1, -1) if -(-(length - 1) // n) * n <= room)
-    return next(fitting, 1)
+    begins = jnp.maximum(jnp.asarray(start, jnp.int32) - 1, 0) // CHUNK
+    ends = jnp.minimum((jnp.asarray(end, jnp.int32) - 2) // CHUNK + 1, whole // CHUNK)
+    step: Any = lambda i, carry: read(i * CHUNK, CHUNK, carry)  # noqa: E731
+    carry = lax.fori_loop(begins, ends, step, (cache, scores))
+    if slots > whole:
+        rest = functools.partial(read, whole, slots - whole)
+        carry = lax.cond(jnp.asarray(end) - 2 >= whole, rest, lambda carry: carry, carry)
+    return Scoring(carry[0], first, carry[1])
 
 
 def _scored(logits: Array, tokens: Array, num_alternatives: int) -> TokenScores:

@@ -1,5 +1,7 @@
 """``with_scores``: log-probabilities, entropies and alternatives of tokens."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,9 +9,10 @@ import pytest
 from text_fakes import TABLE, VOCABULARY, Digits
 
 import decoding_jax
+from decoding_jax.loop import model_calls
 from decoding_jax.models import Llama, LlamaConfig
 from decoding_jax.text import token_scores
-from decoding_jax.text.token_scores import _OF_TEXTS, TokenScores, compiled_scores
+from decoding_jax.text.token_scores import _OF_TEXTS, CHUNK, TokenScores, compiled_scores
 
 KEY = jax.random.key(0)
 TEXTS = ["1 2 3", "4", "5 6 1 2"]
@@ -91,6 +94,29 @@ def test_several_sequences_of_a_prompt_share_a_few_programs():
         part = token_scores(TABLE, prompt, tokens[:, :, :size])
         np.testing.assert_array_equal(part.log_prob, got.log_prob[:, :, :size])
     assert compiled_scores.cache_size() == before
+
+
+def test_a_text_to_the_last_position_takes_few_calls(monkeypatch):
+    """A chunk, and what is left: a prime number of tokens is no chunks of one length."""
+    prompt = decoding_jax.Prompt(np.array([[1, 2, 0], [3, 4, 5]]), np.array([2, 3]))
+    tokens = np.random.default_rng(1).integers(0, VOCABULARY, (2, 2, 18), np.int32)
+    extend, calls = model_calls.extend, []
+
+    def counted(model, cache, fed, start):
+        calls.append(fed.shape[2])
+        return extend(model, cache, fed, start)
+
+    monkeypatch.setattr(model_calls, "extend", counted)
+    limited = dataclasses.replace(TABLE, max_positions=20)
+    got = jax.device_get(token_scores(limited, prompt, tokens))
+    assert set(calls) == {CHUNK, 1}
+    for b, n in np.ndindex(2, 2):
+        own = prompt.tokens[b, : prompt.length[b]].tolist()
+        want = distribution(own, tokens[b, n].tolist())[np.arange(18), tokens[b, n]]
+        np.testing.assert_allclose(got.log_prob[b, n], want, atol=2e-6)
+    part = token_scores(limited, prompt, tokens, 17)
+    np.testing.assert_array_equal(part.log_prob[..., :17], got.log_prob[..., :17])
+    assert not np.asarray(part.log_prob)[..., 17:].any()
 
 
 @pytest.mark.exhaustive
