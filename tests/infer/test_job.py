@@ -29,17 +29,17 @@ def test_records_are_those_of_the_strategy_itself(table, decode):
     model, tokenizer = table
     for i, (line, record) in enumerate(zip(LINES, made, strict=True)):
         ids = tokenizer.encode(line)
-        prompt = Prompt(jnp.array([ids + [0] * (16 - len(ids))]), jnp.array([len(ids)]))
+        prompt = Prompt(np.array([ids + [0] * (16 - len(ids))]), np.array([len(ids)]))
         key = jax.random.fold_in(jax.random.key(7), i)[None]
-        alone = sample(model, prompt, key, stop=Stop(eos_ids=0))
+        alone = jax.device_get(sample(model, prompt, key, stop=Stop(eos_ids=0)))
         assert (record["index"], record["inputs"], record["seed"]) == (i, line, 7)
         for n, output in enumerate(record["outputs"]):
             tokens = alone.tokens[0, n, : alone.length[0, n]].tolist()
             assert output["tokens"] == tokens
             assert output["text"] == tokenizer.decode(tokens)
             assert output["finished"] == bool(alone.finished[0, n])
-            assert jnp.float32(output["log_prob"]) == alone.log_prob[0, n]
-            assert jnp.float32(output["score"]) == alone.score[0, n]
+            assert np.float32(output["log_prob"]) == alone.log_prob[0, n]
+            assert np.float32(output["score"]) == alone.score[0, n]
         ranked = sorted(record["outputs"], key=lambda o: o["rank"])
         assert [o["rank"] for o in ranked] == [1, 2, 3]
         assert ranked[0]["score"] >= ranked[1]["score"] >= ranked[2]["score"]
