@@ -77,14 +77,16 @@ def make_optimizer(steps: int, peak: float) -> optax.GradientTransformation:
     )
 
 
+_losses = jax.jit(loss_fn, static_argnames="config")
+
+
 def bits_per_character(params: Any, config: LlamaConfig, tokens: np.ndarray, size: int) -> float:
     """Of a text of ``size`` characters, read in windows that overlap by a half."""
-    score = jax.jit(functools.partial(loss_fn, config=config))
     total = 0.0
     for window in data.windows(tokens, config.max_positions):
         padded = np.zeros((1, config.max_positions), np.int32)
         padded[0, : len(window.tokens)] = window.tokens
-        loss = np.asarray(score(params, padded))[0]
+        loss = np.asarray(_losses(params, padded, config=config))[0]
         total += float(loss[window.context - 1 : len(window.tokens) - 1].sum())
     return total / size / math.log(2)
 
