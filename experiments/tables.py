@@ -9,12 +9,14 @@ which the command named on its page wrote. ``docs/papers`` is written by the com
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import conditional, pass_at_k, rollouts, rollouts_training
-from experiments.papers.results import table
+from experiments import conditional, pass_at_k, quantization, rollouts, rollouts_training
+from experiments.benchmarks.accelerator import report
+from experiments.papers.results import shown, table
 from experiments.results import read_json, write_tables
 from experiments.tpu_ledger.report import memory_gb
 
@@ -197,6 +199,10 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "conditional.md": {
         conditional.TABLE: lambda: conditional.table(read("measured/conditional")),
     },
+    "quantization.md": {
+        "quality": lambda: quantization.quality_table(read("measured/quantization")),
+        "drafts": lambda: quantization.drafts_table(read("measured/quantization")),
+    },
     "speculative.md": {"several drafts": printed("several drafts")},
     "measured/verifiers.md": {name: printed(name) for name in COMPARED},
     "measured/speculative.md": {"speculation": speculation},
@@ -219,6 +225,44 @@ def narrow_weights() -> list[str]:
     ]
 
 
+def narrow_quality() -> list[str]:
+    """What narrow weights cost in quality, on how much, and what a narrow draft reads."""
+    found = read("measured/quantization")
+    for row in found["quality"]:
+        for name in ("bleu", "bits") if row["weights"] == "int8" else ("bleu",):
+            _, low, high = row[f"{name}_above"] or (0.0, 0.0, 0.0)
+            assert low <= 0 <= high
+    [int4, int4_32] = [
+        shown(row["bits_above"], 4)
+        for row in found["quality"]
+        if row["dtype"] == "float32" and row["weights"].startswith("int4")
+    ]
+    count, size, files = (found[name] for name in ("draft_tokens", "characters", "files"))
+    drafted = {"int8": 1 + count / 2, "int4": 1 + 0.26 * count}
+    each = {
+        weights: bytes_read / row["tokens"]
+        for weights, bytes_read in drafted.items()
+        for row in found["drafts"]
+        if (row["model"], row["weights"], row["verifier"]) == ("python-code", weights, "greedy")
+    }
+    return [
+        f"greedily, on {found['sentences']:,} held-out sentences",
+        f"on the first {size:,} characters of each of {files} held-out files",
+        f"rise by {int4} in groups of 128 and by {int4_32} in groups of 32",
+        f"{found['inputs']} inputs, {count} drafted tokens at a time",
+        f"K = {count} then reads {each['int8']:.2f} and {each['int4']:.2f}",
+    ]
+
+
+def narrow_steps() -> list[str]:
+    """What a step took on a GPU with narrow weights."""
+    rows = read("measured/accelerator")["rows"]
+    of_1b = "decoding_jax | 1B {} | greedy | 8 x 1 | 128+256"
+    names = ("int8", "int4", "bfloat16")
+    ms = {name: f"{1000 * rows[of_1b.format(name)]['step_s']:.2f} ms" for name in names}
+    return [f"{ms['int8']} with int8, {ms['int4']} with int4 and {ms['bfloat16']} in bfloat16"]
+
+
 def few_texts() -> list[str]:
     """How biased an estimate is that rests on few accepted texts."""
     found = read("measured/conditional")
@@ -226,9 +270,95 @@ def few_texts() -> list[str]:
     return [f"by a factor of {last['estimate'] / found['language']:.2f} for four"]
 
 
+def shares_of_bandwidth() -> list[str]:
+    """How near steps of greedy decoding came to what a GPU's memory can do."""
+    found = read("measured/accelerator")
+    of = "decoding_jax | {} bfloat16 | greedy | {} x 1 | 128+256"
+    names = [of.format(model, rows) for model in ("1B", "8B") for rows in (1, 8)]
+    shares = [report.share(found["rows"][name], found["device"]) or 0.0 for name in names]
+    words = "of the memory's bandwidth for one row and for eight of greedy decoding in bfloat16"
+    return [f"at {min(shares):.2f} to {max(shares):.2f} {words}"]
+
+
+def beside_predictions() -> list[str]:
+    """How many times as long a step took on a GPU as was predicted."""
+    measured, predicted = read("measured/accelerator")["rows"], read("gpu_ledger")["rows"]
+    times = []
+    for row in predicted.values():
+        made = row["setting"]
+        lanes = 4 if made["strategy"] == "beam_search" else 1
+        name = (
+            f"decoding_jax | {made['model']} {made['weights']} | {made['strategy']} | "
+            f"{made['rows']} x {lanes} | {made['prompt_length']}+256"
+        )
+        if name in measured:
+            times.append(measured[name]["step_s"] / row["predicted_seconds"])
+    return [f"takes {min(times):.2f} to {max(times):.2f} times as long, for greedy decoding and"]
+
+
+def drafts_beside_the_optimum() -> list[str]:
+    """How much ``block`` accepts of several drafts, and how many texts are equal on networks."""
+    found = read("measured/verifiers")
+    columns, rows = (found["accepted of the optimum"][part] for part in ("columns", "rows"))
+    numbers = [dict(zip(columns, map(float, row), strict=True)) for row in rows]
+    assert all(row["block"] > row["token"] for row in numbers)
+    share = min(row["block"] / row["optimum"] for row in numbers)
+    more = sum(row["block"] > max(row["traversal"], row["ordered"]) for row in numbers)
+    equal = [row[3] for row in found["equal sequences"]["rows"] if row[0].startswith("`code`")]
+    return [
+        f"accepts at least {math.floor(100 * share)}% of it and more tokens than `token` in every",
+        f"since `block` accepts more in {more} of the {len(rows)} rows",
+        f"with `code` {equal[0]} at temperature 1 and {equal[1]} at 0.5",
+    ]
+
+
+def gradients_of_groups() -> list[str]:
+    """What spread groups gain, where the first token decides and where the whole text does."""
+    rows = read("measured/rollouts")["rows"]
+    names = ("sampler", "sharpness", "reward", "G", "advantage")
+    of = {tuple(row[name] for name in names): row for row in rows}
+    errors = {key: row["ratio"][0] for key, row in of.items()}
+    first, whole = (
+        [f"{errors['lattice', 1.0, reward, count, 'group']:.2f}" for count in (4, 16)]
+        for reward in ("first", "whole")
+    )
+    divided, other = 0.0, 0.0
+    for (sampler, *setting, advantage), error in errors.items():
+        if sampler == "lattice" and advantage == "normalised":
+            divided = max(divided, abs(error - errors["lattice", *setting, "group"]))
+        if not sampler.startswith("QuasiMoTTo"):
+            other = max(other, abs(error - errors["lattice", *setting, advantage]))
+    few = of["lattice", 1.0, "first", 4, "group"]
+    equal = [f"{100 * share:.0f}%" for share in (few["equal"][0], few["equal_independent"])]
+    return [
+        f"is {first[0]} of that of independent samples with groups of 4 and {first[1]} with 16; "
+        f"where the whole text does, {whole[0]} and {whole[1]}.",
+        f"with 4 samples {equal[0]} in the place of {equal[1]} where the first token decides",
+        f"changes these ratios by at most {math.ceil(100 * divided) / 100:.2f}",
+        f"no ratio is further than {math.ceil(100 * other) / 100:.2f} from that",
+    ]
+
+
+def last_certificate() -> list[str]:
+    """What the last full run of the certificate found."""
+    found = read("certificate")
+    return [
+        f"a run of {found['date']} on two cores, with jax {found['versions']['jax']}: "
+        f"{found['cases']} cases, none of which failed; at most {found['statistical_tests']:,} "
+        f"statistical tests, the smallest p-value {found['smallest_p']:.1e}; "
+        f"{found['cpu_seconds']:,} seconds of processor time, in "
+        f"{found['wall_seconds'] / 60:.0f} minutes"
+    ]
+
+
 SENTENCES: dict[str, tuple[Callable[[], list[str]], ...]] = {
-    "quantization.md": (narrow_weights,),
+    "../README.md": (shares_of_bandwidth,),
+    "certificate.md": (last_certificate,),
     "conditional.md": (few_texts,),
+    "gpu.md": (beside_predictions,),
+    "quantization.md": (narrow_weights, narrow_quality, narrow_steps),
+    "rollouts.md": (gradients_of_groups,),
+    "speculative.md": (drafts_beside_the_optimum,),
 }
 """Words of pages whose numbers are those of results."""
 
