@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from pages import ROOT
 
 from decoding_jax import transforms
-from decoding_jax.ops.jit import VARIABLE, jit
+from decoding_jax.batches.widths import round_up
+from decoding_jax.ops.jit import VARIABLE, _Programs, jit
 
 pytestmark = pytest.mark.optimized
 
@@ -50,6 +52,18 @@ def test_the_programs_that_were_used_last_are_kept_and_others_are_freed(monkeypa
     assert count_traces(2) == 1
     assert scale.cache_size() == 2
     assert len(jax.devices()[0].client.live_executables()) <= live
+
+
+def test_the_page_says_how_many_programs_calls_of_many_shapes_compile(monkeypatch):
+    """By the sizes that ``generate`` rounds up to, and the number of programs that are kept."""
+    monkeypatch.delenv(VARIABLE)
+    made = []
+    programs = _Programs(lambda *shape: made.append(shape), keep_all=False)
+    for texts, longest, new in np.random.default_rng(0).integers(1, (17, 201, 101), (300, 3)):
+        programs.find((round_up(texts), round_up(longest, 16), round_up(new, 16)))
+    page = " ".join((ROOT / "docs" / "compilation.md").read_text().split())
+    sizes = f"have {len(set(made))} shapes, and compile {len(made)} programs where 64 are kept"
+    assert sizes in page
 
 
 def test_what_is_given_away_tells_programs_apart(monkeypatch):
