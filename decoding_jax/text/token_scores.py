@@ -309,7 +309,9 @@ def score(
     begins = jnp.maximum(jnp.asarray(start, jnp.int32) - 1, 0) // CHUNK
     ends = jnp.minimum((jnp.asarray(end, jnp.int32) - 2) // CHUNK + 1, whole // CHUNK)
     step: Any = lambda i, carry: read(i * CHUNK, CHUNK, carry)  # noqa: E731
-    carry = lax.fori_loop(begins, ends, step, (cache, scores))
+    carry = (cache, scores)
+    if whole:
+        carry = lax.fori_loop(begins, ends, step, carry)
     if slots > whole:
         rest = functools.partial(read, whole, slots - whole)
         carry = lax.cond(jnp.asarray(end) - 2 >= whole, rest, lambda carry: carry, carry)

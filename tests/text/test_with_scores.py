@@ -117,6 +117,8 @@ def test_a_text_to_the_last_position_takes_few_calls(monkeypatch):
     part = token_scores(limited, prompt, tokens, 17)
     np.testing.assert_array_equal(part.log_prob[..., :17], got.log_prob[..., :17])
     assert not np.asarray(part.log_prob)[..., 17:].any()
+    short = token_scores(dataclasses.replace(TABLE, max_positions=10), prompt, tokens[:, :, :8])
+    np.testing.assert_array_equal(short.log_prob, got.log_prob[..., :8])
 
 
 @pytest.mark.exhaustive
