@@ -22,10 +22,9 @@ error names the field, what it takes and what it got. Traced values are not chec
 from __future__ import annotations
 
 import dataclasses
-import functools
 import operator
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -175,11 +174,12 @@ def check(owner: Any, label: str = "") -> None:
     Raises:
       ValueError: for a value that a field does not take, in one line that names the field.
     """
-    for setting in _checked_fields(owner.__class__):
-        value = getattr(owner, setting.name)
-        converted = checked(setting, value, label)
-        if converted is not value:
-            object.__setattr__(owner, setting.name, converted)
+    for setting in owner.__dataclass_fields__.values():
+        if "check" in setting.metadata:
+            value = getattr(owner, setting.name)
+            converted = checked(setting, value, label)
+            if converted is not value:
+                object.__setattr__(owner, setting.name, converted)
 
 
 def checked(setting: dataclasses.Field, value: Any, label: str = "") -> Any:
@@ -194,37 +194,39 @@ def checked(setting: dataclasses.Field, value: Any, label: str = "") -> Any:
     return convert(f"{label}.{setting.name}" if label else setting.name, value)
 
 
-@functools.cache
-def _checked_fields(kind: type) -> tuple[dataclasses.Field, ...]:
-    """The fields of a dataclass that have a check. Every call of a strategy asks."""
-    return tuple(setting for setting in dataclasses.fields(kind) if "check" in setting.metadata)
-
-
-def token_ids_of(owner: Any) -> Iterator[tuple[str, Any]]:
-    """The name and value of each field of an object, and of its parts, that holds token ids.
+def check_token_ids(owner: Any, vocab_size: int) -> None:
+    """Checks the values that an object and its parts declare as token ids; -1 means none.
 
     Models have none, and are not searched.
+
+    Args:
+      owner: a strategy, stop conditions, a transform, or any other object with declared fields.
+      vocab_size: V.
+
+    Raises:
+      ValueError: for an id beyond the vocabulary.
 
     Example:
       >>> from decoding_jax import transforms
       >>> made = transforms.chain(transforms.temperature(2), transforms.forced_first_token(5))
-      >>> list(token_ids_of(made))
-      [('forced_first_token.token', array(5, dtype=int32))]
+      >>> check_token_ids(made, 5)
+      Traceback (most recent call last):
+      ValueError: forced_first_token.token: expected ids from 0 to 4, the model's vocabulary, got 5
     """
     if isinstance(owner, (tuple, list)):
         for part in owner:
-            yield from token_ids_of(part)
+            check_token_ids(part, vocab_size)
     elif hasattr(type(owner), "__dataclass_fields__") and not hasattr(owner, "prefill"):
         for setting in dataclasses.fields(owner):
             value = getattr(owner, setting.name)
+            is_mask = getattr(value, "dtype", None) == np.bool_
             if not setting.metadata.get("token_ids"):
-                yield from token_ids_of(value)
-            elif value is not None and not _is_text_or_mask(value):
-                yield f"{label(owner)}.{setting.name}", value
-
-
-def _is_text_or_mask(value: Any) -> bool:
-    return isinstance(value, str) or getattr(value, "dtype", None) == np.bool_
+                check_token_ids(value, vocab_size)
+            elif value is None or isinstance(value, str) or is_mask:
+                continue  # A text has yet to become ids.
+            elif (ids := on_host(value)) and ids[0].size and ids[0].max() >= vocab_size:
+                expected = f"ids from 0 to {vocab_size - 1}, the model's vocabulary"
+                raise error(f"{label(owner)}.{setting.name}", expected, int(ids[0].max()))
 
 
 def label(owner: Any) -> str:
@@ -441,6 +443,25 @@ def is_readable(value: Any) -> bool:
     if isinstance(value, (jax.core.Tracer, jax.ShapeDtypeStruct)):
         return False
     return not isinstance(value, jax.Array) or value.is_fully_addressable
+
+
+def on_host(*values: Any) -> list[np.ndarray] | None:
+    """Copies arrays to the host; None if one is traced or partly on other processes' devices.
+
+    Reading an array waits until it has been computed.
+
+    Example:
+      >>> on_host(jax.numpy.arange(3))
+      [array([0, 1, 2], dtype=int32)]
+      >>> jax.eval_shape(lambda x: print(on_host(x)), 1.0)
+      None
+    """
+    if not all(map(is_readable, jax.tree.leaves(values))):
+        return None
+    for x in values:
+        if isinstance(x, jax.Array):
+            x.copy_to_host_async()  # Of all arrays, before one is waited for.
+    return [np.asarray(x) for x in values]
 
 
 def describe(value: Any) -> str:

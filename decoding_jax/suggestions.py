@@ -140,14 +140,14 @@ SETTINGS_OF: dict[str, Collection[str]] = {}
 """The names of the arguments of every registered strategy."""
 
 
-def check_names(
+def mistake(
     caller: str,
     parameters: Mapping[str, str | None],
     settings: Mapping[str, Any],
     *,
     also: Iterable[str] = (),
-) -> None:
-    """Checks that a strategy has these settings, and that no required one is missing.
+) -> ValueError | None:
+    """The error for settings that a strategy does not have or lacks, in one line; None if all fit.
 
     Args:
       caller: the strategy's name.
@@ -155,16 +155,14 @@ def check_names(
         None otherwise.
       settings: the settings by name.
       also: names of settings that the caller takes in addition.
-
-    Raises:
-      ValueError: in one line, for a setting that is missing or unknown.
     """
     for setting, value in settings.items():
         if setting not in parameters:
-            raise ValueError(_unknown(caller, list(parameters), setting, value, list(also)))
+            return ValueError(unknown(caller, list(parameters), setting, value, list(also)))
     for setting, expected in parameters.items():
         if expected is not None and setting not in settings:
-            raise ValueError(f"{setting}: {caller} expected {expected}, got none")
+            return ValueError(f"{setting}: {caller} expected {expected}, got none")
+    return None
 
 
 def check_function(
@@ -174,16 +172,16 @@ def check_function(
     given_elsewhere: Iterable[str] | None = (),
     also: Iterable[str] = (),
 ) -> None:
-    """As ``check_names``, for any function, or a ``functools.partial`` of one.
+    """Checks the settings of any function, or of a ``functools.partial`` of one.
 
     Args:
       function: takes the settings by name.
       settings: the settings by name.
       given_elsewhere: names of arguments that are passed in another way; None for all.
-      also: as for ``check_names``.
+      also: as for ``mistake``.
 
     Raises:
-      ValueError: as ``check_names``, also for a setting that a partial binds.
+      ValueError: as ``mistake``, also for a setting that a partial binds.
     """
     if isinstance(function, functools.partial):
         check_function(function.func, function.keywords, given_elsewhere=None)
@@ -197,7 +195,8 @@ def check_function(
             required = parameter.default is parameter.empty and name not in elsewhere
             expected[name] = _expected(function, name) if required else None
     caller = getattr(getattr(function, "func", function), "__name__", "the strategy")
-    check_names(caller, expected, settings, also=also)
+    if (error := mistake(caller, expected, settings, also=also)) is not None:
+        raise error
 
 
 def _expected(function: Any, name: str) -> str:
@@ -206,8 +205,15 @@ def _expected(function: Any, name: str) -> str:
     return declared[name].metadata.get("expected", "a value") if name in declared else "a value"
 
 
-def _unknown(caller: str, parameters: list[str], setting: str, value: Any, also: list[str]) -> str:
-    """The error for an argument that a function does not have, with the closest one that it has."""
+def unknown(caller: str, parameters: list[str], setting: str, value: Any, also: list[str]) -> str:
+    """What to say of an argument that a function does not have, with the closest one that it has.
+
+    Args:
+      caller: the name of the function.
+      parameters: the names of its arguments.
+      setting, value: the argument.
+      also: names that a message may suggest too.
+    """
     shown = fields.describe(value)
 
     def instead(expression: str) -> str:
@@ -287,7 +293,7 @@ def in_one_line(function: F) -> F:
     def checked(*args: Any, **kwargs: Any) -> Any:
         for setting, value in kwargs.items() if not takes_all else ():
             if setting not in names:
-                raise ValueError(_unknown(name, names, setting, value, []))
+                raise ValueError(unknown(name, names, setting, value, []))
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:

@@ -17,8 +17,9 @@ from decoding_jax.batches.compilations import Compilations
 from decoding_jax.batches.refilled import RefilledBatch, RowSteps, row_counts
 from decoding_jax.batches.row_inputs import MakeRows, RowInputMaker, RowInputs
 from decoding_jax.loop.forms import name_of
+from decoding_jax.loop.inputs import checked
 from decoding_jax.loop.refill import obstacle, widens
-from decoding_jax.loop.strategy import Strategy, checked
+from decoding_jax.loop.strategy import Strategy
 from decoding_jax.models.encoder_decoder import BoundEncoderDecoder, EncoderDecoder
 from decoding_jax.ops.jit import jit
 from decoding_jax.sharding.meshes import in_mesh, to_host
@@ -272,12 +273,7 @@ class SeparateBatches:
 @functools.cache
 def _separate(name: str) -> Any:
     """The program of a batch that lasts as long as its longest row."""
-
-    def decode(rows: RowInputs) -> DecodeOutput:
-        return rows.call.run()
-
-    decode.__name__ = name
-    return jit(decode, ())
+    return jit(lambda rows: rows.call.run(), (), name=name)
 
 
 @contextlib.contextmanager

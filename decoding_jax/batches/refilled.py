@@ -149,7 +149,9 @@ class RefilledBatch:
         ended = None
         while newcomers or (batch is not None and any(batch.used)):
             if batch is None or (not any(batch.used) and newcomers.width < batch.width):
-                batch = self._started(newcomers.prefill(), size)
+                group = newcomers.prefill()
+                rows = self._programs.repeat(group, size)
+                batch = _Batch(group.width, group.shared, rows, [None] * size)
             self._fill(batch, newcomers)
             needed = size if newcomers else self._fitting(sum(batch.used))
             self._shrink(batch, needed, max(width_of[m] for m in batch.places if m is not None))
@@ -170,11 +172,6 @@ class RefilledBatch:
     def _fitting(self, count: int) -> int:
         """The smallest number of places for so many inputs; B if there are more."""
         return min((n for n in self._sizes if n >= count), default=self._sizes[0])
-
-    def _started(self, group: Group, size: int) -> _Batch:
-        """A batch of the width of a group, in which all places are free."""
-        rows = self._programs.repeat(group, size)
-        return _Batch(group.width, group.shared, rows, [None] * size)
 
     def _wanted(self, newcomers: Newcomers) -> int:
         """The number of free places at which the next newcomers are put into them."""
@@ -327,32 +324,12 @@ class _Compiled(NamedTuple):
 @functools.cache
 def _compiled(name: str) -> _Compiled:
     """The programs of strategies of a name, which profiles show."""
-
-    def begin(inputs: SplitInputs) -> refill.Rows:
-        return refill.begin(inputs.of, inputs.given)
-
-    def insert(new: refill.Rows, places: Array, *, rows: refill.Rows) -> refill.Rows:
-        return refill.insert(rows, new, places)
-
-    def advance(
-        inputs: SplitInputs, used: Array, wanted: Array, most: Array | None, *, rows: refill.Rows
-    ) -> tuple[refill.Rows, refill.AdvanceResult]:
-        return refill.advance(inputs.of, rows, used, wanted, most)
-
-    def repeat(new: refill.Rows, *, count: int) -> refill.Rows:
-        return refill.repeat(new, count)
-
-    def move(x: Array, source: Array, *, shape: tuple[int, ...]) -> Array:
-        return refill.moved(x, source, shape)
-
-    for function in (begin, insert, advance, repeat, move):
-        function.__name__ = f"{function.__name__}_{name}"
     return _Compiled(
-        jit(begin, ()),
-        jit(insert, (), donated=("rows",)),
-        jit(advance, (), donated=("rows",)),
-        jit(repeat, ("count",)),
-        jit(move, ("shape",), keep_all=True),
+        jit(refill.begin, (), name=f"begin_{name}"),
+        jit(refill.insert, (), donated=("rows",), name=f"insert_{name}"),
+        jit(refill.advance, (), donated=("rows",), name=f"advance_{name}"),
+        jit(refill.repeat, ("count",), name=f"repeat_{name}"),
+        jit(refill.moved, ("shape",), name=f"move_{name}", keep_all=True),
     )
 
 

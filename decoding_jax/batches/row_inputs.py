@@ -17,7 +17,7 @@ from decoding_jax.batches.call import Call
 from decoding_jax.batches.encode import bind_drafter, encode_batch
 from decoding_jax.batches.widths import round_up
 from decoding_jax.loop import forms
-from decoding_jax.loop.refill import RowCall
+from decoding_jax.loop.strategy import RowCall
 from decoding_jax.ops import random
 from decoding_jax.pytrees import pytree
 from decoding_jax.sharding import meshes

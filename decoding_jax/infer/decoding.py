@@ -20,13 +20,12 @@ from decoding_jax.infer.scoring import Scorer
 from decoding_jax.infer.settings import Settings, call_of
 from decoding_jax.infer.sources import Item, schema_text
 from decoding_jax.loop import forms
-from decoding_jax.loop.inputs import check_token_ids
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.text.call import idle_transform
 from decoding_jax.text.completions import parse_texts
 from decoding_jax.text.inputs import check_drafter, cut, vocabulary_size
 from decoding_jax.text.stop_strings import (
-    check_constraint,
+    bound_languages,
     shared_strings,
     strings_of_inputs,
     texts_of,
@@ -78,9 +77,7 @@ class ItemDecoder:
     ):
         self._model, self._tokenizer = model
         check_drafter(settings.drafter, self._tokenizer)
-        drafter = batches.read_drafter(settings.drafter, self._model)
-        settings = dataclasses.replace(settings, drafter=drafter)
-        self._settings, self._given = settings, (strategy, settings, model)
+        self._settings = settings
         size = vocabulary_size(self._model)
         self._constraint = constraints.of_settings(vars(settings), self._tokenizer, size)
         self._faulty_schemas: dict[str, str] = {}  # what is wrong with each
@@ -97,14 +94,11 @@ class ItemDecoder:
         self._shared = widths.shared_size(self._model)
         self.widths = widths.widths(settings.max_input_length, settings.buckets, self._shared)
         self.num_tokens = 0
-        constraint = None if self._constraint is None else (name, self._constraint)
-        call = call_of(*self._given, constraint)
+        call = call_of(strategy, settings, model)
         stop = shared_strings(self.stop, self._tokenizer, self._model)
-        self.call = dataclasses.replace(call, strategy=forms.replaced(call.strategy, stop=stop))
-        check_token_ids(forms.value_of(self.call.strategy, "transform"), size)
-        for setting in ("transform", "language"):
-            own = forms.value_of(self.call.strategy, setting)
-            check_constraint(setting, own, self._tokenizer, size)
+        self._unkept = forms.replaced(call.strategy, stop=stop)
+        self.call = dataclasses.replace(call, strategy=self._kept_to(name, self._constraint))
+        fields.check_token_ids(forms.value_of(self.call.strategy, "transform"), size)
         if (message := idle_transform(self.call.strategy)) is not None:
             _LOGGER.warning(message)
         self.rows = batches.RowDecoder(
@@ -176,8 +170,16 @@ class ItemDecoder:
         )
         if self._own_schemas:
             self._tables = of_inputs
-        strategy = call_of(*self._given, ("json_schema", of_inputs)).strategy
-        return forms.replaced(strategy, stop=forms.value_of(self.call.strategy, "stop"))
+        return self._kept_to("json_schema", of_inputs)
+
+    def _kept_to(self, name: str, constraint: Any) -> Any:
+        """The strategy, which keeps all texts to a constraint, or to none."""
+        strategy = self._unkept
+        if constraint is not None:
+            strategy = forms.constrained(strategy, name, constraint)
+        continued = not isinstance(self._model, EncoderDecoder)
+        size = vocabulary_size(self._model)
+        return bound_languages(strategy, self._tokenizer, size, lambda: continued)
 
     def _compile(self, schema: str) -> Any:
         given = {"json_schema": schema, "max_depth": self._settings.max_depth}

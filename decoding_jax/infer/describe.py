@@ -71,9 +71,7 @@ class _Describer:
         if isinstance(value, types.MethodType):
             return f"{self._part(value.__self__)}.{value.__name__}"
         if isinstance(value, types.FunctionType):
-            # A strategy that a function builds has the code of that function.
-            build = getattr(getattr(value, "strategy", None), "build", value)
-            return self._function(build)
+            return self._function(value)
         if hasattr(value, "__qualname__"):  # A class, or a built-in or compiled function.
             wrapped = getattr(value, "__wrapped__", None)
             return _name_of(value) if wrapped is None else self.text(wrapped)

@@ -70,7 +70,7 @@ class Processes:
         Raises:
           SharedError: for a ValueError or an OSError of the function.
         """
-        return self._shared(function, calls=self.index == 0)
+        return self.each(function if self.writes else lambda: None)
 
     def each(self, function: Callable[[], T]) -> T:
         """Calls a function on every process, and raises the error of any of them on all.
@@ -78,7 +78,16 @@ class Processes:
         Raises:
           SharedError: as ``first``.
         """
-        result: Any = self._shared(function, calls=True)
+        if not self.one_program:
+            return function()
+        result: Any = None
+        error = ""
+        try:
+            result = function()
+        except (ValueError, OSError) as e:
+            error = str(e).partition("\n")[0] or type(e).__name__
+        if errors := [text for text in _exchanged(error) if text]:
+            raise SharedError(errors[0])
         return result
 
     def agreed(self, function: Callable[[], T]) -> T:
@@ -98,7 +107,8 @@ class Processes:
         """
         if not self.one_program:
             return
-        digests = {name: _digest(value) for name, value in settings.items()}
+        lines = {name: json.dumps(value, sort_keys=True) for name, value in settings.items()}
+        digests = {n: hashlib.sha256(text.encode()).hexdigest() for n, text in lines.items()}
         of_all = [json.loads(text) for text in _exchanged(json.dumps(digests))]
         for index, of_process in enumerate(of_all):
             names = {**of_all[0], **of_process}
@@ -109,19 +119,6 @@ class Processes:
                     "processes of a mesh, got another job than process 0 (not the same: "
                     f"{', '.join(different)})"
                 )
-
-    def _shared(self, function: Callable[[], T], *, calls: bool) -> T | None:
-        if not self.one_program:
-            return function()
-        result, error = None, ""
-        if calls:
-            try:
-                result = function()
-            except (ValueError, OSError) as e:
-                error = str(e).partition("\n")[0] or type(e).__name__
-        if errors := [text for text in _exchanged(error) if text]:
-            raise SharedError(errors[0])
-        return result
 
 
 def processes_of(model: Any) -> Processes:
@@ -162,10 +159,6 @@ def pieces_digest(array: jax.Array) -> str:
             digests[i] = np.frombuffer(hashlib.sha256(data.data).digest(), np.uint8)
     whole = multihost_utils.process_allgather(digests).sum(0, dtype=np.uint8)
     return hashlib.sha256(whole.tobytes()).hexdigest()
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _exchanged(text: str) -> list[str]:

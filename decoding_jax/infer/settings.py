@@ -11,19 +11,15 @@ from typing import Any, TypeVar
 import jax
 
 from decoding_jax import fields, loop
-from decoding_jax.base import Stop, Transform
+from decoding_jax.base import Stop
 from decoding_jax.batches import Call, parse
 from decoding_jax.constraints import made, schemas
-from decoding_jax.infer.describe import describe
 from decoding_jax.loop import forms
-from decoding_jax.loop.inputs import check_model
-from decoding_jax.loop.strategy import check_stop
-from decoding_jax.models.encoder_decoder import EncoderDecoder
+from decoding_jax.loop.inputs import check_model, check_stop
 from decoding_jax.sharding.meshes import mesh_of
 from decoding_jax.storage import CloudPath, read_text
 from decoding_jax.text import Tokenizer
 from decoding_jax.text.inputs import check_tokenizer
-from decoding_jax.text.stop_strings import bound_transform
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -63,15 +59,11 @@ def _schema(name: str, value: Any) -> Any:
     return None if value is None else schemas.as_json(value, name)
 
 
-class _Text(str):
-    """The text of a file that has been read; settings are checked again when they are replaced."""
-
-
-def _grammar(name: str, value: Any) -> _Text:
+def _grammar(name: str, value: Any) -> str:
     """The text of a grammar's file."""
     if not isinstance(value, (str, Path, CloudPath)):
         raise fields.error(name, "the path of a file", value)
-    return value if isinstance(value, _Text) else _Text(read_text(name, value))
+    return read_text(name, value)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -223,20 +215,14 @@ def check_source(source: Any) -> None:
             raise fields.error("source", f"items that are each an Item, or {_SOURCE}", item)
 
 
-def call_of(
-    strategy: Any,
-    settings: Settings,
-    model: tuple[Any, Tokenizer],
-    constraint: tuple[str, Transform] | None = None,
-) -> Call:
-    """The call of a job.
+def call_of(strategy: Any, settings: Settings, model: tuple[Any, Tokenizer]) -> Call:
+    """The call of a job, without the job's stop conditions and constraints.
 
     Args:
       strategy: a function whose settings ``functools.partial`` or gin have bound; or an object of
         ``loop.Strategy``.
       settings: the settings of the job.
       model: the model and its tokenizer, which is a setting of a function that takes one.
-      constraint: as for ``loop.forms.as_strategy``.
 
     Raises:
       ValueError: for anything else, and for settings that the function does not have.
@@ -251,19 +237,13 @@ def call_of(
         {},
         key=jax.random.key(settings.seed, impl="threefry2x32"),
         drafter=settings.drafter,
-        constraint=constraint,
-        elsewhere=("stop", "tokenizer", "transform"),
-        offered={"tokenizer": model[1]},
+        offered={"tokenizer": model[1], "stop": None, "transform": None},
     )
     made: Any = call.strategy
-    if describe(forms.value_of(made, "stop")) not in (describe(None), describe(Stop())):
+    own = forms.value_of(made, "stop")
+    if own is not None and not forms.is_same(own, Stop()):
         raise ValueError(_OWN_STOP)
     if isinstance(made, loop.Strategy) and made.max_new_tokens is None:
         name = forms.name_of(made)
         raise ValueError(f"max_new_tokens: {name} expected an int of 1 or more, got none")
-    continued = not isinstance(model[0], EncoderDecoder)
-    for name in ("transform", "language"):
-        if (own := forms.value_of(made, name)) is not None:
-            bound = bound_transform(own, model[1], lambda: continued)
-            made = forms.with_values(made, **{name: bound})
-    return dataclasses.replace(call, strategy=made)
+    return call

@@ -13,7 +13,7 @@ import difflib
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -81,8 +81,6 @@ def as_strategy(
     settings: Mapping[str, Any],
     *,
     drafter: Any = None,
-    constraint: tuple[str, Transform] | None = None,
-    elsewhere: Collection[str] = (),
     offered: Mapping[str, Any] = _NOTHING,
     also: Iterable[str] = (),
 ) -> Strategy | Function:
@@ -93,10 +91,8 @@ def as_strategy(
         ``functools.partial`` or by gin.
       settings: what is given beside it. These fill fields that have no value yet; None is none.
       drafter: the drafter, bound to its inputs, for a strategy that takes one.
-      constraint: the name of a constraint, for errors, and its transform, which becomes the
-        strategy's language or comes before its own transform.
-      elsewhere: settings of a function that the caller adds to the result, if they are missing.
-      offered: settings that a function gets if it takes them and has none, such as a tokenizer.
+      offered: settings that a function gets if it takes them and has none, such as a tokenizer; or
+        None, for one that the caller adds to the result.
       also: names that a message may suggest, since the caller takes them.
 
     Raises:
@@ -113,10 +109,10 @@ def as_strategy(
       Sample 2 4
     """
     if isinstance(given, Strategy):
-        return _filled(given, settings, drafter, constraint, also)
+        return _filled(given, settings, drafter, also)
     if isinstance(given, str):
         kind, defaults = named(given)
-        return _made(kind, {**defaults, **settings}, drafter, constraint, also)
+        return _made(kind, {**defaults, **settings}, drafter, also)
     if not callable(given) or isinstance(given, type):
         expected = "a name such as 'beam_search', an object such as BeamSearch(), or a function"
         raise fields.error("strategy", expected, given)
@@ -124,17 +120,15 @@ def as_strategy(
     if "drafter" in bound and drafter is None:
         drafter = bound.pop("drafter")
     joined = _joined(getattr(function, "__name__", "the function"), bound, settings)
+    missing = {n: x for n, x in offered.items() if x is not None and joined.get(n) is None}
     of_function = getattr(function, "strategy", None)
     if of_function is not None:
-        missing = {n: x for n, x in offered.items() if joined.get(n) is None}
         taken = {n: x for n, x in missing.items() if n in of_function.__dataclass_fields__}
-        return _made(of_function, joined | taken, drafter, constraint, also)
-    suggestions.check_function(function, joined, given_elsewhere=(*PASSED, *elsewhere), also=also)
+        return _made(of_function, joined | taken, drafter, also)
+    suggestions.check_function(function, joined, given_elsewhere=(*PASSED, *offered), also=also)
     check_drafter("drafter" in inspect.signature(function).parameters, drafter)
     made = Function(joined, function, drafter)
-    taken = {n: x for n, x in offered.items() if joined.get(n) is None and takes(made, n)}
-    of_constraint = _constrained(lambda name: takes(made, name), joined, constraint, given)
-    return replaced(made, **taken, **of_constraint)
+    return replaced(made, **{n: x for n, x in missing.items() if takes(made, n)})
 
 
 def check_in_steps(argument: str, strategy: Strategy | Function) -> None:
@@ -233,20 +227,23 @@ def _made(
     kind: type[Strategy],
     settings: dict[str, Any],
     drafter: Any,
-    constraint: tuple[str, Transform] | None,
     also: Iterable[str],
 ) -> Strategy:
     """A strategy of its settings and its drafter."""
-    declared = kind.__dataclass_fields__
-    takes_drafter = "drafter" in declared
-    of_constraint = _constrained(declared.__contains__, settings, constraint, kind)
-    given = {**settings, **of_constraint} | ({"drafter": drafter} if takes_drafter else {})
-    names = [setting.name for setting in settings_of(kind)]
-    expected = {**expected_of(kind), "max_new_tokens": None}
-    taken = {name: expected[name] for name in names} | ({"key": None} if kind.draws else {})
-    suggestions.check_names(fields.label(kind), taken, given, also=also)
+    takes_drafter = "drafter" in kind.__dataclass_fields__
+    given = settings | ({"drafter": drafter} if takes_drafter and drafter is not None else {})
+    try:
+        made = kind(**given)
+    except TypeError:
+        expected = {**expected_of(kind), "max_new_tokens": None, "drafter": None, "key": None}
+        names = [*(f.name for f in settings_of(kind)), *(["key"] if kind.draws else [])]
+        taken = {name: expected[name] for name in names}
+        if (error := suggestions.mistake(fields.label(kind), taken, given, also=also)) is not None:
+            raise error from None
+        check_drafter(takes_drafter, drafter)
+        raise
     check_drafter(takes_drafter, drafter)
-    return kind(**given)
+    return made
 
 
 def _unbound(function: Callable[..., Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
@@ -280,7 +277,7 @@ def _joined(owner: str, own: Mapping[str, Any], settings: Mapping[str, Any]) -> 
     joined = dict(settings)
     for name, value in own.items():
         beside = settings.get(name)
-        if value is not None and beside is not None and not _is_same(value, beside):
+        if value is not None and beside is not None and not is_same(value, beside):
             raise _twice(name, owner, value, beside)
         joined[name] = beside if value is None else value
     return joined
@@ -290,7 +287,6 @@ def _filled(
     strategy: Strategy,
     settings: Mapping[str, Any],
     drafter: Any,
-    constraint: tuple[str, Transform] | None,
     also: Iterable[str],
 ) -> Strategy:
     """An object whose empty fields are filled by the settings beside it."""
@@ -298,25 +294,39 @@ def _filled(
     check_drafter("drafter" in own, own.get("drafter") if drafter is None else drafter)
     given = {name: value for name, value in settings.items() if value is not None}
     given |= {} if drafter is None else {"drafter": drafter}
-    label, declared = fields.label(strategy), strategy.__dataclass_fields__
-    suggestions.check_names(label, dict.fromkeys(own), given, also=also)
-    changes = {}
+    declared, changes = strategy.__dataclass_fields__, {}
     for name, value in given.items():
-        if own[name] is None or (name == "stop" and _is_same(own[name], Stop())):
+        if name not in own:
+            label = fields.label(strategy)
+            raise ValueError(suggestions.unknown(label, list(own), name, value, list(also)))
+        if own[name] is None or (name == "stop" and is_same(own[name], Stop())):
             changes[name] = value
-        elif not _is_same(own[name], fields.checked(declared[name], value)):
+        elif not is_same(own[name], fields.checked(declared[name], value)):
             raise _twice(name, f"the {type(strategy).__name__}", own[name], value)
-    changes |= _constrained(own.__contains__, {**own, **changes}, constraint, strategy)
     return dataclasses.replace(strategy, **changes) if changes else strategy
 
 
 def constrained(
-    strategy: Strategy | Function, constraint: tuple[str, Transform]
+    strategy: Strategy | Function, name: str, constraint: Transform
 ) -> Strategy | Function:
-    """A strategy that is kept to a constraint, as ``as_strategy`` makes it."""
+    """A strategy whose texts are kept to a constraint, as its language or before its transform.
+
+    Args:
+      strategy: the strategy.
+      name: the argument that asks for the constraint, for the error.
+      constraint: the constraint.
+
+    Raises:
+      ValueError: for a strategy that takes neither.
+    """
     own = strategy.settings if isinstance(strategy, Function) else values_of(strategy)
-    changes = _constrained(lambda name: takes(strategy, name), own, constraint, strategy)
-    return with_values(strategy, **changes)
+    setting = constrained_setting(lambda other: takes(strategy, other), own)
+    if not takes(strategy, setting):
+        of_caller = strategy.function if isinstance(strategy, Function) else strategy
+        raise fields.error(name, "none for a strategy that takes no transform", of_caller)
+    if own.get(setting) is not None:
+        constraint = transforms.chain(constraint, own[setting])
+    return replaced(strategy, **{setting: constraint})
 
 
 def constrained_setting(takes: Callable[[str], bool], settings: Mapping[str, Any]) -> str:
@@ -340,22 +350,6 @@ def constrained_setting(takes: Callable[[str], bool], settings: Mapping[str, Any
     return "language" if takes("language") and is_asked else "transform"
 
 
-def _constrained(
-    takes: Callable[[str], bool],
-    settings: Mapping[str, Any],
-    constraint: tuple[str, Transform] | None,
-    strategy: Any,
-) -> dict[str, Any]:
-    """The setting of a strategy that keeps it to a constraint, before its own."""
-    if constraint is None:
-        return {}
-    (name, made), setting = constraint, constrained_setting(takes, settings)
-    if not takes(setting):
-        raise fields.error(name, "none for a strategy that takes no transform", strategy)
-    own = settings.get(setting)
-    return {setting: made if own is None else transforms.chain(made, own)}
-
-
 def _twice(name: str, owner: str, own: Any, value: Any) -> ValueError:
     """The error for two values of one setting."""
     return ValueError(
@@ -364,7 +358,7 @@ def _twice(name: str, owner: str, own: Any, value: Any) -> ValueError:
     )
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def is_same(one: Any, other: Any) -> bool:
     """Whether two values of a setting are equal, in all of their arrays."""
     if one is other:
         return True

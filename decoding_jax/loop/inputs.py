@@ -1,4 +1,4 @@
-"""Checks of models, prompts, keys and token ids, before anything is traced.
+"""Checks of what a strategy is made of and called with, before anything is traced.
 
 Traced values and arrays that are partly on other processes' devices are not checked. Reading an
 array waits until it has been computed.
@@ -6,6 +6,7 @@ array waits until it has been computed.
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import Any
 
@@ -13,13 +14,93 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import fields
-from decoding_jax.base import Prompt
-from decoding_jax.sharding.meshes import on_host
+from decoding_jax import fields, transforms
+from decoding_jax.base import Array, LanguageModel, Prompt, Stop
 
 PROMPT = "Prompt(tokens [B, P], length [B])"
 _MODEL = ("prefill", "extend", "vocab_size", "max_positions", "ragged", "tree")
 _LOADED = "decoding_jax.load gives a pair, a model and its tokenizer"
+
+
+def checked(
+    strategy: Any, model: Any, prompt: Any, key: Any = None
+) -> tuple[LanguageModel, Prompt, Array | None]:
+    """Checks a call of a strategy, and returns its model, its prompt and its key.
+
+    Raises:
+      ValueError: in one line, for an input that is invalid, or a token id outside the vocabulary.
+    """
+    model, prompt = check_model(model), check_prompt(prompt)
+    check_prompt_ids(prompt, model.vocab_size)
+    check_settings(strategy, model)
+    return model, prompt, check_key(key)
+
+
+def check_settings(strategy: Any, model: LanguageModel) -> None:
+    """Checks that the settings of a strategy fit a model.
+
+    Raises:
+      ValueError: in one line, for a token id outside the vocabulary, and as ``Strategy.check``.
+    """
+    fields.check_token_ids(strategy, model.vocab_size)
+    strategy.check(model)
+
+
+def check_max_new_tokens(name: str, value: Any) -> int:
+    """Checks a maximum number of new tokens, and returns it as an int.
+
+    Raises:
+      ValueError: for anything but a whole number of 1 or more.
+    """
+    if isinstance(value, (list, tuple)) or np.ndim(value):
+        expected = "an int of 1 or more; stop=Stop(max_new_tokens=...) limits each text"
+        raise fields.error(name, expected, value)
+    return fields.as_count(name, value)
+
+
+def check_transform(name: str, transform: Any) -> Any:
+    """Checks that a transform is one function of ``(logits, prefix)``, and returns it.
+
+    Raises:
+      ValueError: for anything else.
+    """
+    expected = "one transform, such as transforms.temperature(0.8)"
+    if isinstance(transform, type) or transform is transforms.chain:
+        label = transform.__name__
+        if isinstance(transform, type) and hasattr(transforms, fields.label(transform)):
+            label = f"transforms.{fields.label(transform)}"
+        raise ValueError(f"{name}: expected {label}(...), got it without its settings")
+    if isinstance(transform, (list, tuple)):
+        raise ValueError(
+            f"{name}: expected {expected}, got a {type(transform).__name__} of {len(transform)}; "
+            "several are transforms.chain(first, second)"
+        )
+    if not callable(transform):
+        raise fields.error(name, expected, transform)
+    try:
+        inspect.signature(transform).bind(None, None)
+    except TypeError as error:
+        raise ValueError(
+            f"{name}: expected a function of (logits, prefix), got {fields.describe(transform)}, "
+            f"which does not take two arguments ({error})"
+        ) from None
+    except ValueError:  # A function without a known signature.
+        pass
+    return transform
+
+
+def check_stop(name: str, stop: Any) -> Stop:
+    """Checks that stop conditions are a ``Stop``, and returns them.
+
+    Raises:
+      ValueError: for anything else.
+    """
+    if isinstance(stop, Stop):
+        return stop
+    strings = stop if isinstance(stop, (list, tuple)) else [stop]
+    if strings and all(isinstance(string, str) for string in strings):
+        raise fields.error(name, "stop_strings=... of generate, or Stop(strings=...)", stop)
+    raise fields.error(name, "a Stop, such as Stop(eos_ids=(1,))", stop)
 
 
 def check_model(model: Any) -> Any:
@@ -139,7 +220,7 @@ def check_prompt_ids(prompt: Prompt, vocab_size: int, name: str = "prompt") -> N
     Raises:
       ValueError: for a length or an id that is out of range.
     """
-    values = on_host(*prompt)
+    values = fields.on_host(*prompt)
     if values is None:
         return
     tokens, length = values
@@ -182,20 +263,3 @@ def _left_padding(tokens: np.ndarray, length: np.ndarray) -> int | None:
     before = tokens[place < tokens.shape[1] - length[:, None]]
     same = (before == before[0]).all() and not (after == before[0]).any()
     return int(before[0]) if same else None
-
-
-def check_token_ids(settings: Any, vocab_size: int) -> None:
-    """Checks all settings that are declared as token ids, in which -1 means none.
-
-    Args:
-      settings: a strategy, stop conditions, a transform, or any other object with declared fields.
-      vocab_size: V.
-
-    Raises:
-      ValueError: for an id beyond the vocabulary.
-    """
-    for name, ids in fields.token_ids_of(settings):
-        values = on_host(ids)
-        if values is not None and values[0].size and values[0].max() >= vocab_size:
-            expected = f"ids from 0 to {vocab_size - 1}, the model's vocabulary"
-            raise fields.error(name, expected, int(values[0].max()))

@@ -22,49 +22,30 @@ as that of ``run``, since it depends neither on the other rows nor on the time o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
-from decoding_jax.loop.strategy import Strategy, check_settings, program_of
+from decoding_jax.base import Array, DecodeOutput
+from decoding_jax.loop.strategy import RowCall
 from decoding_jax.loop.streaming import settled
 from decoding_jax.ops.jit import jit
 from decoding_jax.sharding.meshes import in_mesh, over_rows
 
 
-class RowCall(NamedTuple):
-    """A strategy and its arguments for some rows.
+class RowArguments(Protocol):
+    """The arguments of rows: what serves all rows, and what each is given. It is a pytree."""
 
-    Attributes:
-      strategy: the strategy.
-      model: the model, bound to the inputs of the rows if it takes any.
-      prompt: the prompts of the rows.
-      key: typed keys, one for each row, or None for a strategy that draws nothing.
-    """
+    @property
+    def given(self) -> Any:
+        """A pytree of arrays ``[rows, ...]``."""
+        ...
 
-    strategy: Strategy
-    model: LanguageModel
-    prompt: Prompt
-    key: Array | None
-
-    def run(self) -> DecodeOutput:
-        """Runs the strategy to its end, compiled. The inputs are those of a checked call.
-
-        Raises:
-          ValueError: for settings that do not fit the model.
-        """
-        if not isinstance(self.strategy, Strategy):  # A function of a caller's own.
-            return self.strategy(self.model, self.prompt, self.key)
-        check_settings(self.strategy, self.model)
-        return program_of(type(self.strategy))(*self)
-
-
-MakeCall = Callable[[Any], RowCall]
-"""Makes the call for some rows from their inputs: a pytree of arrays ``[rows, ...]``."""
+    def of(self, given: Any) -> RowCall:
+        """The call for the rows that were given these arrays."""
+        ...
 
 
 class Rows(NamedTuple):
@@ -97,22 +78,21 @@ class AdvanceResult(NamedTuple):
     used: Array
 
 
-def begin(make_call: MakeCall, given: Any) -> Rows:
+def begin(inputs: RowArguments) -> Rows:
     """Prefills rows.
 
     Args:
-      make_call: makes the strategy's call.
-      given: arrays ``[N, ...]``.
+      inputs: the arguments of N rows.
 
     Raises:
       ValueError: if the strategy's rows cannot be exchanged one by one.
     """
-    strategy, model, prompt, key = make_call(given)
+    strategy, model, prompt, key = inputs.of(inputs.given)
     if not strategy.refills:
         raise ValueError("strategy: expected one whose rows can be exchanged, got another")
     state = strategy.init(model, jax.tree.map(over_rows, prompt), key)
     count = prompt.length.shape[0]
-    return Rows(given, jax.tree.map(lambda x: x if x.ndim else jnp.full(count, x), state))
+    return Rows(inputs.given, jax.tree.map(lambda x: x if x.ndim else jnp.full(count, x), state))
 
 
 def repeat(rows: Rows, count: int) -> Rows:
@@ -129,17 +109,17 @@ def repeat(rows: Rows, count: int) -> Rows:
     return jax.tree.map(repeated, rows)
 
 
-def insert(rows: Rows, new: Rows, places: Array) -> Rows:
+def insert(new: Rows, places: Array, *, rows: Rows) -> Rows:
     """Puts newcomers in the places of other rows.
 
     Args:
-      rows: B rows.
       new: N rows, padded to the width of ``rows`` or a smaller one.
       places: int32 ``[N]``, different places. Newcomers whose place is B or more are dropped.
+      rows: B rows.
 
     Example:
       >>> rows, new = Rows(jnp.array([[5, 1], [6, 2], [7, 3]]), ()), Rows(jnp.array([[8], [9]]), ())
-      >>> insert(rows, new, jnp.array([2, 3])).given.tolist()
+      >>> insert(new, jnp.array([2, 3]), rows=rows).given.tolist()
       [[5, 1], [6, 2], [8, 0]]
     """
     return jax.tree.map(lambda x, y: x.at[places].set(resized(y, x.shape), mode="drop"), rows, new)
@@ -176,18 +156,18 @@ def resized(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def advance(
-    make_call: MakeCall, rows: Rows, used: Array, wanted: Array, most: Array | None = None
+    inputs: RowArguments, used: Array, wanted: Array, most: Array | None = None, *, rows: Rows
 ) -> tuple[Rows, AdvanceResult]:
     """Runs steps until ``wanted`` rows have ended or are not in use.
 
     Args:
-      make_call: makes the strategy's call.
-      rows: B rows.
+      inputs: the arguments that serve all rows.
       used: bool ``[B]``, the rows that are in use. Others may hold anything valid.
       wanted: int32, at most B.
       most: int32, the largest number of steps; None for any.
+      rows: B rows.
     """
-    strategy, model, prompt, _ = make_call(rows.given)
+    strategy, model, prompt, _ = inputs.of(rows.given)
 
     def ended(state: Any) -> Array:
         return strategy.row_done(state) | ~used

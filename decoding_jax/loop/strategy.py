@@ -14,10 +14,9 @@ from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax
-import numpy as np
 from jax import lax
 
-from decoding_jax import fields, suggestions, transforms
+from decoding_jax import fields, suggestions
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop, Transform
 from decoding_jax.loop import inputs
 from decoding_jax.ops.jit import jit
@@ -25,63 +24,6 @@ from decoding_jax.sharding.meshes import in_mesh, over_rows
 
 cached_by_class: Any = functools.cache
 """``functools.cache``, for functions of a class of frozen dataclasses."""
-
-
-def check_max_new_tokens(name: str, value: Any) -> int:
-    """Checks a maximum number of new tokens, and returns it as an int.
-
-    Raises:
-      ValueError: for anything but a whole number of 1 or more.
-    """
-    if isinstance(value, (list, tuple)) or np.ndim(value):
-        expected = "an int of 1 or more; stop=Stop(max_new_tokens=...) limits each text"
-        raise fields.error(name, expected, value)
-    return fields.as_count(name, value)
-
-
-def check_transform(name: str, transform: Any) -> Any:
-    """Checks that a transform is one function of ``(logits, prefix)``, and returns it.
-
-    Raises:
-      ValueError: for anything else.
-    """
-    expected = "one transform, such as transforms.temperature(0.8)"
-    if isinstance(transform, type) or transform is transforms.chain:
-        label = transform.__name__
-        if isinstance(transform, type) and hasattr(transforms, fields.label(transform)):
-            label = f"transforms.{fields.label(transform)}"
-        raise ValueError(f"{name}: expected {label}(...), got it without its settings")
-    if isinstance(transform, (list, tuple)):
-        raise ValueError(
-            f"{name}: expected {expected}, got a {type(transform).__name__} of {len(transform)}; "
-            "several are transforms.chain(first, second)"
-        )
-    if not callable(transform):
-        raise fields.error(name, expected, transform)
-    try:
-        inspect.signature(transform).bind(None, None)
-    except TypeError as error:
-        raise ValueError(
-            f"{name}: expected a function of (logits, prefix), got {fields.describe(transform)}, "
-            f"which does not take two arguments ({error})"
-        ) from None
-    except ValueError:  # A function without a known signature.
-        pass
-    return transform
-
-
-def check_stop(name: str, stop: Any) -> Stop:
-    """Checks that stop conditions are a ``Stop``, and returns them.
-
-    Raises:
-      ValueError: for anything else.
-    """
-    if isinstance(stop, Stop):
-        return stop
-    strings = stop if isinstance(stop, (list, tuple)) else [stop]
-    if strings and all(isinstance(string, str) for string in strings):
-        raise fields.error(name, "stop_strings=... of generate, or Stop(strings=...)", stop)
-    raise fields.error(name, "a Stop, such as Stop(eos_ids=(1,))", stop)
 
 
 _NO_STOP = Stop()
@@ -114,10 +56,10 @@ class Strategy:
     """
 
     max_new_tokens: int | None = fields.field(
-        check_max_new_tokens, expected="an int of 1 or more", static=True, default=None
+        inputs.check_max_new_tokens, expected="an int of 1 or more", static=True, default=None
     )
-    transform: Transform | None = fields.field(check_transform, default=None)
-    stop: Stop = fields.field(check_stop, default=None)
+    transform: Transform | None = fields.field(inputs.check_transform, default=None)
+    stop: Stop = fields.field(inputs.check_stop, default=None)
 
     draws: ClassVar[bool] = False
     needs_key: ClassVar[bool] = True
@@ -189,7 +131,7 @@ class Strategy:
 
         Changing a static setting compiles another program; all other settings are arrays in it.
         """
-        return program_of(type(self))(self, *checked(self, model, prompt, key))
+        return program_of(type(self))(self, *inputs.checked(self, model, prompt, key))
 
 
 def run(
@@ -218,42 +160,34 @@ def run(
 @cached_by_class
 def program_of(strategy: Any) -> Any:
     """``run``, compiled under the name of a strategy, which is an argument of the program."""
-
-    def program(made: Strategy, model: Any, prompt: Any, key: Any) -> DecodeOutput:
-        return run(made, model, prompt, key)
-
-    program.__name__ = fields.label(strategy)
-    return jit(program, ())
+    return jit(run, (), name=fields.label(strategy))
 
 
-class Inputs(NamedTuple):
-    """What a strategy is called with."""
+class RowCall(NamedTuple):
+    """A strategy and its arguments for some rows.
 
+    Attributes:
+      strategy: the strategy, or in its place a function of a caller's own.
+      model: the model, bound to the inputs of the rows if it takes any.
+      prompt: the prompts of the rows.
+      key: as for ``run``; of rows that are refilled, typed keys, one for each row.
+    """
+
+    strategy: Any
     model: LanguageModel
     prompt: Prompt
     key: Array | None
 
+    def run(self) -> DecodeOutput:
+        """Runs the strategy to its end, compiled. The inputs are those of a checked call.
 
-def checked(strategy: Strategy, model: Any, prompt: Any, key: Any = None) -> Inputs:
-    """Checks a call of a strategy, and returns its inputs.
-
-    Raises:
-      ValueError: in one line, for an input that is invalid, or a token id outside the vocabulary.
-    """
-    model, prompt = inputs.check_model(model), inputs.check_prompt(prompt)
-    inputs.check_prompt_ids(prompt, model.vocab_size)
-    check_settings(strategy, model)
-    return Inputs(model, prompt, inputs.check_key(key))
-
-
-def check_settings(strategy: Strategy, model: LanguageModel) -> None:
-    """Checks that the settings of a strategy fit a model.
-
-    Raises:
-      ValueError: in one line, for a token id outside the vocabulary, and as ``Strategy.check``.
-    """
-    inputs.check_token_ids(strategy, model.vocab_size)
-    strategy.check(model)
+        Raises:
+          ValueError: for settings that do not fit the model.
+        """
+        if not isinstance(self.strategy, Strategy):
+            return self.strategy(self.model, self.prompt, self.key)
+        inputs.check_settings(self.strategy, self.model)
+        return program_of(type(self.strategy))(*self)
 
 
 _EXPECTED = {
@@ -308,44 +242,50 @@ def as_function(strategy: type[Strategy], *, compiled: bool = False) -> Callable
       >>> list(inspect.signature(strategies.greedy).parameters)
       ['model', 'prompt', 'max_new_tokens', 'transform', 'stop']
     """
-    name, program = fields.label(strategy), program_of(strategy)
-    names, expected = positional(strategy), expected_of(strategy)
+    signature, program = _signature(strategy), program_of(strategy)
 
-    def bound(args: tuple, kwargs: dict[str, Any]) -> tuple[Strategy, Inputs]:
-        if len(args) > len(names):
-            raise ValueError(
-                f"{name}: expected {', '.join(names)}, and its settings by name, got {len(args)} "
-                f"arguments without a name, the last of them {fields.describe(args[len(names)])}"
-            )
-        given = dict(zip(names, args, strict=False))
-        for repeated in given.keys() & kwargs.keys():
-            raise ValueError(
-                f"{repeated}: expected one, got {fields.describe(kwargs[repeated])} and another"
-            )
-        given |= kwargs
-        suggestions.check_names(name, expected, given)
+    def bound(args: tuple, kwargs: dict[str, Any]) -> RowCall:
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError:
+            raise _misfit(strategy, args, kwargs) from None
         model, prompt, key = (given.pop(n, None) for n in ("model", "prompt", "key"))
         model = inputs.check_model(model)
         made = strategy(**given)
-        return made, checked(made, model, prompt, key)
+        return RowCall(made, *inputs.checked(made, model, prompt, key))
 
     def function(*args: Any, **kwargs: Any) -> DecodeOutput:
-        made, given = bound(args, kwargs)
-        if compiled:
-            return program(made, *given)
-        return in_mesh(lambda both: run(both[0], *both[1]), (made, given))
+        call = bound(args, kwargs)
+        return program(*call) if compiled else in_mesh(lambda given: run(*given), call)
 
-    function.__name__ = function.__qualname__ = name
+    function.__name__ = function.__qualname__ = fields.label(strategy)
     function.__module__, function.__doc__ = strategy.__module__, strategy.__doc__
-    vars(function).update(__signature__=_signature(strategy), strategy=strategy)
+    vars(function).update(__signature__=signature, strategy=strategy)
     if compiled:
 
         def lower(*args: Any, **kwargs: Any) -> Any:
-            made, given = bound(args, kwargs)
-            return program.lower(made, *given)
+            return program.lower(*bound(args, kwargs))
 
         vars(function).update(lower=lower, cache_size=program.cache_size)
     return function
+
+
+def _misfit(strategy: type[Strategy], args: tuple, kwargs: dict[str, Any]) -> ValueError:
+    """What is wrong with arguments that do not fit the signature of a strategy's function."""
+    name, names = fields.label(strategy), positional(strategy)
+    if len(args) > len(names):
+        return ValueError(
+            f"{name}: expected {', '.join(names)}, and its settings by name, got {len(args)} "
+            f"arguments without a name, the last of them {fields.describe(args[len(names)])}"
+        )
+    given = dict(zip(names, args, strict=False))
+    for repeated in given.keys() & kwargs.keys():
+        return ValueError(
+            f"{repeated}: expected one, got {fields.describe(kwargs[repeated])} and another"
+        )
+    mistake = suggestions.mistake(name, expected_of(strategy), given | kwargs)
+    assert mistake is not None
+    return mistake
 
 
 def _signature(strategy: type[Strategy]) -> inspect.Signature:

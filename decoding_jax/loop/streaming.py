@@ -13,7 +13,7 @@ from decoding_jax import fields
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
 from decoding_jax.loop import inputs
 from decoding_jax.loop.forms import as_strategy, check_in_steps
-from decoding_jax.loop.strategy import Strategy, cached_by_class, checked
+from decoding_jax.loop.strategy import Strategy, cached_by_class
 from decoding_jax.ops.jit import jit
 from decoding_jax.sharding.meshes import over_rows
 
@@ -47,35 +47,34 @@ def settled(strategy: Strategy, state: Any, output: DecodeOutput, ended: Array) 
     return jnp.where(ended, output.length, count)
 
 
+def _begin(made: Strategy, model: LanguageModel, prompt: Prompt, key: Array | None) -> Any:
+    """The first state, and its ``Progress``."""
+    prompt = inputs.as_int32(prompt)
+    state = made.init(model, jax.tree.map(over_rows, prompt), key)
+    return state, progress(made, prompt, state)
+
+
+def _advance(made: Strategy, model: LanguageModel, prompt: Prompt, state: Any, count: Array) -> Any:
+    """The state after up to ``count`` steps, and its ``Progress``."""
+    prompt = inputs.as_int32(prompt)
+
+    def condition(carry: tuple[Any, Array]) -> Array:
+        state, num_steps = carry
+        return ~made.done(state) & (num_steps < count)
+
+    def body(carry: tuple[Any, Array]) -> tuple[Any, Array]:
+        state, num_steps = carry
+        return made.step(model, prompt, state), num_steps + 1
+
+    state, _ = lax.while_loop(condition, body, (state, jnp.int32(0)))
+    return state, progress(made, prompt, state)
+
+
 @cached_by_class
 def programs_of(strategy: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """The first state of a stream and its ``Progress``, and the next ones, compiled."""
-
-    def begin(made: Strategy, model: LanguageModel, prompt: Prompt, key: Array | None) -> Any:
-        prompt = inputs.as_int32(prompt)
-        state = made.init(model, jax.tree.map(over_rows, prompt), key)
-        return state, progress(made, prompt, state)
-
-    def advance(
-        made: Strategy, model: LanguageModel, prompt: Prompt, state: Any, count: Array
-    ) -> Any:
-        """Runs up to ``count`` steps."""
-        prompt = inputs.as_int32(prompt)
-
-        def condition(carry: tuple[Any, Array]) -> Array:
-            state, num_steps = carry
-            return ~made.done(state) & (num_steps < count)
-
-        def body(carry: tuple[Any, Array]) -> tuple[Any, Array]:
-            state, num_steps = carry
-            return made.step(model, prompt, state), num_steps + 1
-
-        state, _ = lax.while_loop(condition, body, (state, jnp.int32(0)))
-        return state, progress(made, prompt, state)
-
     name = fields.label(strategy)
-    begin.__name__, advance.__name__ = f"begin_{name}", f"advance_{name}"
-    return jit(begin, ()), jit(advance, ())
+    return jit(_begin, (), name=f"begin_{name}"), jit(_advance, (), name=f"advance_{name}")
 
 
 def stream(
@@ -128,7 +127,7 @@ def stream_progress(
     drafter = settings.pop("drafter", None)
     made: Any = as_strategy(strategy, settings, drafter=drafter)
     check_in_steps("strategy", made)
-    model, prompt, key = checked(made, model, prompt, key)
+    model, prompt, key = inputs.checked(made, model, prompt, key)
     begin, step = programs_of(type(made))
     state, so_far = begin(made, model, prompt, key)
 

@@ -148,7 +148,7 @@ class EncoderDecoder(DecoderShape):
             )
         check_prompt_ids(Prompt(tokens, length), self.config.vocab_size, "inputs")
         bound = self.bound(self.params, tokens, length, self.config)
-        limit, lengths = bound.max_positions, meshes.on_host(length)
+        limit, lengths = bound.max_positions, fields.on_host(length)
         if limit is not None and lengths is not None and (lengths[0] > limit).any():
             row = int((lengths[0] > limit).argmax())
             raise ValueError(

@@ -37,21 +37,23 @@ def jit(
     static_argnames: Sequence[str],
     donated: Sequence[str] = (),
     *,
+    name: str | None = None,
     keep_all: bool = False,
 ) -> F:
     """``jax.jit`` for any pytrees: leaves that are not arrays are static.
 
     A model or a transform may be a plain function, or hold some among its leaves. Functions are
     compared by identity, so a function that is created for every call is traced for every call.
-    The compiled program has the name of ``fn``. Arguments on a mesh of devices are computed on
-    there (``sharding.meshes.in_mesh``). The programs that were used last are kept, ``VARIABLE``
-    says how many; others are freed.
+    Arguments on a mesh of devices are computed on there (``sharding.meshes.in_mesh``). The programs
+    that were used last are kept, ``VARIABLE`` says how many; others are freed.
 
     Args:
       fn: the function to compile.
       static_argnames: keyword arguments that are static because they set shapes.
       donated: keyword arguments that are arrays, or pytrees of them, whose memory the results may
         take. The caller does not use these arrays again.
+      name: the name of the compiled program, which profiles and caches of compiled programs show;
+        by default that of ``fn``.
       keep_all: whether all programs are kept, since they are small and many.
 
     Returns:
@@ -65,18 +67,17 @@ def jit(
       Array([-2., -2.], dtype=float32)
     """
     names = frozenset(static_argnames)
-    name = getattr(fn, "__name__", type(fn).__name__)
+    label = getattr(fn, "__name__", type(fn).__name__) if name is None else name
 
     def program_of(structure: Any, constants: tuple, static: tuple, _: Any) -> Any:
         # Each program is of another function, with which JAX frees what it keeps for it.
         def call(arrays: list, given_away: dict[str, Any]) -> Any:
-            _announce(name)
+            _announce(label)
             leaves = [a if c is None else c for a, c in zip(arrays, constants, strict=True)]
             args, kwargs = jax.tree.unflatten(structure, leaves)
             return fn(*args, **kwargs, **dict(static), **given_away)
 
-        # Profiles and caches of compiled programs show this name.
-        call.__name__ = call.__qualname__ = name
+        call.__name__ = call.__qualname__ = label
         return jax.jit(call, donate_argnums=1 if donated else ())
 
     programs = _Programs(program_of, keep_all)
@@ -132,7 +133,13 @@ class _Programs:
         """The program of a key. The one whose last use is the longest ago makes room for it."""
         entry = self._kept.get(key)
         if entry is None:
-            entry = self._add(key)
+            most = math.inf if self._keep_all else _most_programs()
+            with self._lock:  # Another thread may have made it since.
+                if key not in self._kept:
+                    while len(self._kept) >= most:
+                        del self._kept[min(self._kept, key=lambda other: self._kept[other][1])]
+                    self._kept[key] = [self._make(*key), next(self._uses)]
+                entry = self._kept[key]
         entry[1] = next(self._uses)
         return entry[0]
 
@@ -140,15 +147,6 @@ class _Programs:
         """The number of compiled programs."""
         with self._lock:
             return sum(program._cache_size() for program, _ in self._kept.values())
-
-    def _add(self, key: tuple) -> list[Any]:
-        most = math.inf if self._keep_all else _most_programs()
-        with self._lock:
-            if key not in self._kept:
-                while len(self._kept) >= most:
-                    del self._kept[min(self._kept, key=lambda other: self._kept[other][1])]
-                self._kept[key] = [self._make(*key), next(self._uses)]
-            return self._kept[key]
 
 
 def _most_programs() -> int:

@@ -16,7 +16,6 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from decoding_jax import fields
 from decoding_jax.base import Array
 
 DATA = "data"
@@ -279,22 +278,3 @@ def _traced_in_mesh(function: Callable[[Any], Any], arguments: Any) -> Any:
     whole = jax.sharding.auto_axes(call, out_sharding=PartitionSpec())
     specs = jax.tree.map(spec, jax.eval_shape(whole, arrays))
     return jax.sharding.auto_axes(call, out_sharding=specs)(arrays)
-
-
-def on_host(*values: Any) -> list[np.ndarray] | None:
-    """Copies arrays to the host; None if one is traced or partly on other processes' devices.
-
-    Reading an array waits until it has been computed.
-
-    Example:
-      >>> on_host(jax.numpy.arange(3))
-      [array([0, 1, 2], dtype=int32)]
-      >>> jax.eval_shape(lambda x: print(on_host(x)), 1.0)
-      None
-    """
-    if not all(map(fields.is_readable, jax.tree.leaves(values))):
-        return None
-    for x in values:
-        if isinstance(x, jax.Array):
-            x.copy_to_host_async()  # Of all arrays, before one is waited for.
-    return [np.asarray(x) for x in values]

@@ -23,6 +23,7 @@ from decoding_jax.base import (
     Transform,
 )
 from decoding_jax.loop import as_function, model_calls, stopping
+from decoding_jax.loop.inputs import check_transform
 from decoding_jax.loop.listed_texts import ListedTexts, list_texts
 from decoding_jax.loop.sequences import (
     Sequences,
@@ -33,7 +34,7 @@ from decoding_jax.loop.sequences import (
     output_of_some,
     per_lane,
 )
-from decoding_jax.loop.strategy import Strategy, check_transform
+from decoding_jax.loop.strategy import Strategy
 from decoding_jax.ops import random
 from decoding_jax.ops.logits import log_prob_of, lowest_argmax
 from decoding_jax.pytrees import pytree
@@ -118,33 +119,30 @@ class State(NamedTuple):
 
 
 class TokenByToken(Strategy):
-    """A strategy that chooses one token for each sequence from its transformed logits."""
+    """A strategy that chooses one token for each sequence from its transformed logits.
+
+    Attributes:
+      with_sample_log_prob: whether the output has ``sample_log_prob``.
+    """
+
+    with_sample_log_prob: bool = False
 
     @property
     def lanes(self) -> int:
         """W, the number of sequences of a row."""
         return 1
 
-    @property
-    def records_sample_log_prob(self) -> bool:
-        """Whether the output has ``sample_log_prob``."""
-        return False
-
     def start(self, key: Any, batch_size: int) -> Any:
         """The ``State.chooser`` before the first token, such as the keys of all lanes."""
         return None
 
-    def start_trace(self, chooser: Any, empty: Sequences) -> Any:
-        """The ``State.trace`` before the first token; None records nothing."""
-        return None
+    def prepared(self, state: State, model: LanguageModel, prompt: Prompt) -> State:
+        """The state before the first token; a strategy may add ``texts`` and a ``trace``."""
+        return state
 
     def traced(self, state: State, chooser: Any, new: Sequences) -> Any:
-        """The ``State.trace`` with the tokens of ``new``, after whose choice the chooser is."""
-        return None
-
-    def texts(self, model: LanguageModel, prompt: Prompt, limit: int) -> ListedTexts | None:
-        """All texts of at most ``limit`` tokens, where samples are conditioned on these."""
-        return None
+        """The trace of a state that has one, with the tokens of ``new``, which were chosen."""
+        raise NotImplementedError
 
     def choose(self, chooser: Any, logits: Array, step: Array) -> tuple[Array, Any]:
         """Chooses a token of each sequence.
@@ -168,15 +166,14 @@ class TokenByToken(Strategy):
         logits, cache = model_calls.prefill(model, prompt, lanes=self.lanes, slots=slots)
         empty = empty_sequences(stopping.limits(self.stop, batch, limit), self.lanes, limit)
         recorded = None
-        if self.records_sample_log_prob:
+        if self.with_sample_log_prob:
             recorded = jnp.zeros(empty.tokens.shape, jnp.float32)
+        states = None
+        if self.transform is not None:
+            states = carried.begin(self.transform, prompt, self.lanes)
         chooser = self.start(key, batch)
-        texts = self.texts(model, prompt, limit)
-        states = carried.begin(self.transform, prompt, self.lanes)
-        trace = self.start_trace(chooser, empty)
-        state = State(
-            cache, empty, empty.length, chooser, jnp.int32(0), recorded, texts, states, trace
-        )
+        state = State(cache, empty, empty.length, chooser, jnp.int32(0), recorded, carried=states)
+        state = self.prepared(state, model, prompt)
         logits = jnp.broadcast_to(logits, (batch, self.lanes, *logits.shape[2:]))
         return self.advance(logits, prompt, state)
 
@@ -190,7 +187,8 @@ class TokenByToken(Strategy):
         """Chooses a token from ``logits [B, W, 1, V]`` and appends it to sequences not done."""
         old = state.sequences
         path = Prefix(*prompt, old.tokens[:, :, None], old.length[..., None])
-        path = carried.advance(self.transform, path, state.carried)
+        if state.carried is not None:
+            path = carried.advance(self.transform, path, state.carried)
         allowed = model_calls.allowed_logits(logits, path, self.stop, self.transform)
         allowed, logits = allowed[:, :, 0], logits[:, :, 0]
         if state.texts is not None:
@@ -207,7 +205,7 @@ class TokenByToken(Strategy):
             step=state.step + 1,
             sample_log_prob=recorded,
             carried=path.carried,
-            trace=self.traced(state, chooser, new),
+            trace=None if state.trace is None else self.traced(state, chooser, new),
         )
 
     def row_done(self, state: State) -> Array:
@@ -309,10 +307,6 @@ class Sample(TokenByToken):
     @property
     def lanes(self) -> int:
         return self.num_samples
-
-    @property
-    def records_sample_log_prob(self) -> bool:
-        return self.with_sample_log_prob
 
     def start(self, key: Array, batch_size: int) -> Array:
         return random.lane_keys(random.row_keys(key, batch_size), self.num_samples)
@@ -417,35 +411,41 @@ class ArithmeticSample(TokenByToken):
         if self.language is not None and not 1 <= (self.max_texts or 0) <= MOST_TEXTS:
             expected = f"an int from 1 to {MOST_TEXTS:,}, for a language"
             raise fields.error("max_texts", expected, self.max_texts)
-        if self.language is None and self.max_texts is not None:
-            raise fields.error("language", "a transform, for max_texts", None)
 
     @property
     def lanes(self) -> int:
         return self.num_samples
 
-    @property
-    def records_sample_log_prob(self) -> bool:
-        return self.with_sample_log_prob
-
     def start(self, key: Array, batch_size: int) -> codes.Code:
         keys = random.row_keys(key, batch_size)
         return codes.start(self.points, keys, self.num_samples, self.after)
 
-    def start_trace(self, chooser: codes.Code, empty: Sequences) -> CodesTrace | None:
-        if not self.with_trace:
-            return None
-        shape = empty.tokens.shape
-        offset, last = (
-            jnp.broadcast_to(value[:, :, None], (*shape, 2))
-            for value in (chooser.offset, chooser.last)
-        )
-        return CodesTrace(chooser.offset, offset, last, jnp.zeros(shape, bool))
+    def prepared(self, state: State, model: LanguageModel, prompt: Prompt) -> State:
+        """See ``TokenByToken.prepared``: the texts of the language, and the codes of no text."""
+        texts, trace, shape = None, None, state.sequences.tokens.shape
+        if self.language is not None:
+            texts = list_texts(
+                model,
+                prompt,
+                self.language,
+                max_texts=self.max_texts or 1,
+                max_new_tokens=shape[-1],
+                transform=self.transform,
+                stop=self.stop,
+            )
+        elif self.max_texts is not None:
+            raise fields.error("language", "a transform, for max_texts", None)
+        if self.with_trace:
+            code = state.chooser
+            offset, last = (
+                jnp.broadcast_to(value[:, :, None], (*shape, 2))
+                for value in (code.offset, code.last)
+            )
+            trace = CodesTrace(code.offset, offset, last, jnp.zeros(shape, bool))
+        return state._replace(texts=texts, trace=trace)
 
-    def traced(self, state: State, chooser: codes.Code, new: Sequences) -> CodesTrace | None:
+    def traced(self, state: State, chooser: codes.Code, new: Sequences) -> CodesTrace:
         old, trace = state.sequences, state.trace
-        if trace is None:
-            return None
         alone = codes.is_alone(state.chooser.last) if chooser.used is None else chooser.used > 0
         # What follows the first code is not of these intervals, which stay as they were.
         at = jnp.maximum(old.length - 1, 0)[..., None, None]
@@ -457,19 +457,6 @@ class ArithmeticSample(TokenByToken):
             offset=new_values(old, new, now[0], trace.offset),
             last=new_values(old, new, now[1], trace.last),
             carried=new_values(old, new, ~alone, trace.carried),
-        )
-
-    def texts(self, model: LanguageModel, prompt: Prompt, limit: int) -> ListedTexts | None:
-        if self.language is None:
-            return None
-        return list_texts(
-            model,
-            prompt,
-            self.language,
-            max_texts=self.max_texts or 1,
-            max_new_tokens=limit,
-            transform=self.transform,
-            stop=self.stop,
         )
 
     def choose(self, chooser: codes.Code, logits: Array, step: Array) -> tuple[Array, codes.Code]:

@@ -15,9 +15,8 @@ from decoding_jax.base import Array, DecodeOutput, Stop
 from decoding_jax.batches import widths
 from decoding_jax.batches.row_inputs import RowInputMaker
 from decoding_jax.loop import forms
-from decoding_jax.loop.inputs import check_model
-from decoding_jax.loop.refill import RowCall
-from decoding_jax.loop.strategy import check_max_new_tokens
+from decoding_jax.loop.inputs import check_max_new_tokens, check_model
+from decoding_jax.loop.strategy import RowCall
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.ops.random import row_keys
 from decoding_jax.rows import take_rows
@@ -28,8 +27,7 @@ from decoding_jax.text.shared_prefix import with_common_prefix
 from decoding_jax.text.stop_strings import (
     StopTexts,
     are_begun,
-    bound_transform,
-    check_constraint,
+    bound_languages,
     stop_of,
     with_strings,
 )
@@ -125,14 +123,14 @@ class TextCall:
             )
             check(call)
         size = inputs.vocabulary_size(model)
-        self.format = response_formats.of(response_format, tokenizer, size)
-        call = _kept_to(self.format, call)
+        self.format = made = response_formats.of(response_format, tokenizer, size)
+        if made is not None and made.constraint is not None:
+            kept = forms.constrained(call.strategy, "response_format", made.constraint)
+            call = dataclasses.replace(call, strategy=kept)
         # Check: the texts beside the model and the limits.
         self.num_alternatives = number_of_alternatives(with_scores, model)
         call = dataclasses.replace(call, key=_keys_of(call, len(texts)))
         inputs.check_tokens(model, ids)
-        for name in ("transform", "language"):
-            check_constraint(name, forms.value_of(call.strategy, name), tokenizer, size)
         stop = forms.value_of(call.strategy, "stop")
         if ids:
             take_rows({"stop": stop}, [0], len(ids))  # Refuses limits of another number of texts.
@@ -158,14 +156,13 @@ class TextCall:
         stop = stop_of(forms.value_of(call.strategy, "stop"), self.tokenizer, model, self.ids)
         if self._registered and self.ids:
             stop = limits.limited(stop, self.limits.counts)
-        bound = {"stop": stop}
-        for name in ("transform", "language"):
-            if (own := forms.value_of(call.strategy, name)) is not None:
-                begun = lambda: np.array(are_begun(self.tokenizer, call.model, self.ids))  # noqa: E731
-                bound[name] = bound_transform(own, self.tokenizer, begun)
-        return dataclasses.replace(
-            call, model=model, strategy=forms.with_values(call.strategy, **bound)
+        strategy = bound_languages(
+            forms.with_values(call.strategy, stop=stop),
+            self.tokenizer,
+            inputs.vocabulary_size(call.model),
+            lambda: np.array(are_begun(self.tokenizer, call.model, self.ids)),
         )
+        return dataclasses.replace(call, model=model, strategy=strategy)
 
     @property
     def max_time(self) -> float | None:
@@ -264,15 +261,6 @@ class TextCall:
             for row in made:
                 parse_texts(row, self.tokenizer, self.format.parsed)
         return made
-
-
-def _kept_to(format_: response_formats.ResponseFormat | None, call: batches.Call) -> batches.Call:
-    """The call, whose strategy keeps texts to a format."""
-    if format_ is None or format_.constraint is None:
-        return call
-    return dataclasses.replace(
-        call, strategy=forms.constrained(call.strategy, ("response_format", format_.constraint))
-    )
 
 
 _PARAMETERS = inspect.signature(TextCall).parameters.values()

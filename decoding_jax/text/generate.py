@@ -152,7 +152,7 @@ def generate(
         truncate=truncate,
         **settings,
     )
-    clock = Clock(call.max_time, model=model)
+    clock = None if call.max_time is None else Clock(call.max_time, model=model)
     # The longest texts come first, so that a lack of memory shows at once. Sorting also puts texts
     # of similar length into the same batch.
     lengths = [len(row) for row in call.ids]
@@ -194,11 +194,11 @@ def _announced(decoded: Iterator[_Decoded]) -> Iterator[_Decoded]:
 
 
 def _decoded(
-    call: TextCall, clock: Clock, members: Sequence[int], size: int
+    call: TextCall, clock: Clock | None, members: Sequence[int], size: int
 ) -> list[list[Completion]]:
     """The completions of some texts, by number, which are decoded together as ``size`` rows."""
     rows = call.rows(members, size)
-    output = rows.run() if call.max_time is None else run_until(clock, rows)
+    output = rows.run() if clock is None else run_until(clock, rows)
     scores = None
     if call.num_alternatives is not None:
         scores = compiled_scores(

@@ -18,8 +18,8 @@ from decoding_jax.batches.call import Call
 from decoding_jax.batches.open_rows import OpenRows
 from decoding_jax.batches.row_inputs import RowInputMaker, RowInputs, SplitInputs
 from decoding_jax.loop import forms
+from decoding_jax.loop.inputs import check_settings, check_stop
 from decoding_jax.loop.refill import obstacle, widens
-from decoding_jax.loop.strategy import check_settings, check_stop
 from decoding_jax.sharding.meshes import mesh_of
 from decoding_jax.text.call import TextCall, check_inputs
 from decoding_jax.text.chat import Conversation

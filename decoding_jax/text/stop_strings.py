@@ -12,6 +12,7 @@ import numpy as np
 from decoding_jax import fields
 from decoding_jax.base import Stop
 from decoding_jax.batches.widths import round_up
+from decoding_jax.loop import forms
 from decoding_jax.loop.stopping import BROKEN, EMPTY, StopStrings
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.text.inputs import vocabulary_size
@@ -313,16 +314,20 @@ def check_constraint(name: str, transform: Any, tokenizer: Tokenizer, vocab_size
         raise ValueError(f"{name}: expected {expected}, got one for other texts of {size} tokens")
 
 
-def bound_transform(transform: Any, tokenizer: Tokenizer, begun: Callable[[], Any]) -> Any:
-    """A transform that knows its texts: its strings are tokens, and its languages are begun.
+def bound_languages(
+    strategy: Any, tokenizer: Tokenizer, vocab_size: int, begun: Callable[[], Any]
+) -> Any:
+    """A strategy whose transform and language know the texts: their strings are ids, and begun.
 
     Args:
-      transform: any transform, or None.
+      strategy: the strategy.
       tokenizer: the tokenizer, with ``pieces`` if there are strings.
+      vocab_size: V, of the model.
       begun: as for ``transforms.languages.with_begun``.
 
     Raises:
-      ValueError: for a tokenizer without ``pieces``, and as ``with_token_ids``.
+      ValueError: for a constraint that was made for another tokenizer, for strings and a tokenizer
+        without ``pieces``, and as ``with_token_ids``.
     """
 
     def pieces(text: str) -> Sequence[int]:
@@ -331,7 +336,12 @@ def bound_transform(transform: Any, tokenizer: Tokenizer, begun: Callable[[], An
             raise fields.error("transform", expected, text)
         return tokenizer.pieces(text)
 
-    return with_begun(with_token_ids(transform, pieces), begun)
+    bound = {}
+    for name in ("transform", "language"):
+        if (own := forms.value_of(strategy, name)) is not None:
+            check_constraint(name, own, tokenizer, vocab_size)
+            bound[name] = with_begun(with_token_ids(own, pieces), begun)
+    return forms.with_values(strategy, **bound) if bound else strategy
 
 
 def _texts_and_digest(name: str, tokenizer: Tokenizer, size: int) -> tuple[TokenTexts, str]:

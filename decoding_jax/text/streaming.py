@@ -14,7 +14,7 @@ from decoding_jax import fields, loop, suggestions
 from decoding_jax.base import DecodeOutput, LanguageModel
 from decoding_jax.batches.widths import round_up
 from decoding_jax.loop import forms
-from decoding_jax.loop.refill import RowCall
+from decoding_jax.loop.strategy import RowCall
 from decoding_jax.ops.jit import compilation_announced
 from decoding_jax.sharding.meshes import mesh_of, to_host
 from decoding_jax.text.call import TextCall, with_arguments

@@ -25,7 +25,7 @@ from decoding_jax.models.shared_prefix import prefix_of
 from decoding_jax.ops.jit import jit
 from decoding_jax.ops.logits import clean, log_softmax
 from decoding_jax.ops.top_k import top_k
-from decoding_jax.sharding.meshes import on_host, to_host
+from decoding_jax.sharding.meshes import to_host
 
 CHUNK = 16
 """The largest number of tokens of a call of the model, whose logits are held together."""
@@ -113,7 +113,7 @@ def token_scores(
     if tokens.ndim != 3 or tokens.shape[0] != len(prompt.length) or 0 in tokens.shape:
         raise fields.error("tokens", shape, tokens)
     end = tokens.shape[2] if end is None else end
-    values: Any = on_host(*prompt, tokens, end)
+    values: Any = fields.on_host(*prompt, tokens, end)
     if values is None or any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(model)):
         return compiled_scores(model, prompt, tokens, end, num_alternatives=num_alternatives)
     given = Prompt(*values[:2]), values[2], fields.as_count("end", values[3], 0)

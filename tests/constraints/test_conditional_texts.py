@@ -9,7 +9,8 @@ import tiers
 from languages import Pieces
 
 import decoding_jax
-from decoding_jax import Prompt, Stop, constraints
+from decoding_jax import Prompt, Stop, constraints, transforms
+from decoding_jax.loop import forms
 from decoding_jax.shell import command
 from decoding_jax.testing import TableLM, chi_square, enumerate_distribution
 from decoding_jax.testing.certificate.comparisons import outcome_index
@@ -54,6 +55,24 @@ def test_texts_of_a_pattern_follow_the_conditional(name):
         share = np.exp(np.float64(output.info.log_weight)).ravel()
         probs = np.bincount(index[share > 0], share[share > 0], len(prob)) / share.sum()
         assert np.abs(probs - prob).sum() / 2 < 0.03
+
+
+def test_a_constraint_is_the_language_of_a_strategy_that_lists_texts_or_comes_first():
+    sampler = forms.as_strategy("arithmetic_sample", {"max_texts": 8})
+    kept = forms.constrained(sampler, "regex", CONSTRAINT)
+    assert kept.language is CONSTRAINT
+    assert kept.transform is None
+    kept = forms.constrained(
+        decoding_jax.Sample(transform=transforms.top_k(2)), "regex", CONSTRAINT
+    )
+    assert isinstance(kept.transform, transforms.Chain)
+    assert kept.transform.transforms[0] is CONSTRAINT
+    too_many = forms.as_strategy("arithmetic_sample", {"max_texts": 5_000})
+    with pytest.raises(ValueError, match=r"^max_texts: expected an int from 1 to 4,096"):
+        forms.constrained(too_many, "regex", CONSTRAINT)
+    plain = forms.as_strategy(lambda model, prompt: None, {})
+    with pytest.raises(ValueError, match=r"^regex: expected none for a strategy that takes no tra"):
+        forms.constrained(plain, "regex", CONSTRAINT)
 
 
 @pytest.mark.release

@@ -90,12 +90,14 @@ def test_a_pytree_of_numbers_and_functions_splits():
     assert apply(chain, logits)[0, 0, 0].tolist() == pytest.approx([1.5] * 4)
 
 
-def test_a_program_has_the_name_of_its_function():
+def test_a_program_has_the_name_of_its_function_or_another():
     def halve(x):
         return x / 2
 
-    lowered = jit(halve, ()).lower(jax.ShapeDtypeStruct((2,), jnp.float32))
-    assert "module @jit_halve" in lowered.as_text()
+    for name in ("halve", "half"):
+        given = {} if name == "halve" else {"name": name}
+        lowered = jit(halve, (), **given).lower(jax.ShapeDtypeStruct((2,), jnp.float32))
+        assert f"module @jit_{name} " in lowered.as_text()
 
 
 def test_a_function_and_its_numbers_are_one_program():

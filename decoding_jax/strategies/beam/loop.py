@@ -208,7 +208,7 @@ class BeamStrategy(Strategy):
         # Choose, finish, continue: candidates, those that end, and those that go on.
         beam, token, parent = self.compete(beam, allowed, log_probs, state.keys, step)
         states = jax.tree.map(lambda x: gather_items(x, parent), path.carried)
-        trace = self._traced(state.trace, beam, step + 1)
+        trace = None if state.trace is None else self._traced(state.trace, beam, step + 1)
         state = state._replace(beam=beam, token=token, step=step + 1, carried=states, trace=trace)
         return state, parent
 
@@ -219,10 +219,8 @@ class BeamStrategy(Strategy):
         tokens = jnp.zeros((*none.shape, max_new_tokens), jnp.int32)
         return SearchTrace(tokens, none, none.astype(jnp.float32), none)
 
-    def _traced(self, trace: SearchTrace | None, beam: Any, step: Array) -> SearchTrace | None:
+    def _traced(self, trace: SearchTrace, beam: Any, step: Array) -> SearchTrace:
         """The trace with the hypotheses of ``step`` tokens, which are new."""
-        if trace is None:
-            return None
         tokens, length, log_prob, score, finished = self.hypotheses(beam, step)
         exists = (score > -jnp.inf) & (length == over_axes(step, 2))
         kind = jnp.where(self.is_open(beam)[:, None], EXPANDED, CUT)

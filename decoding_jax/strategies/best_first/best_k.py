@@ -300,7 +300,8 @@ class FrontierSearch(Strategy):
         is_ended &= frontier.before(priority, is_open, best, rank)
         ended = frontier.join(dead_ends, frontier.only(heap, is_ended))
         completed = state.completed + frontier.count(frontier.without_nan(ended))
-        results = self._keep(frontier.join(state.results, ended), state.results.kind.shape[1])
+        kept = frontier.compact if self.num_outputs == "all" else self._ranked
+        results = kept(frontier.join(state.results, ended), state.results.kind.shape[1])
         heap = frontier.only(heap, ~is_ended)
 
         still_greedy = state.greedy
@@ -321,11 +322,6 @@ class FrontierSearch(Strategy):
             greedy=still_greedy,
             completed=completed,
         )
-
-    def _keep(self, nodes: Nodes, size: int) -> Nodes:
-        if self.num_outputs == "all":
-            return frontier.compact(nodes, size)
-        return self._ranked(nodes, size)
 
     def _ranked(self, nodes: Nodes, size: int) -> Nodes:
         """The ``size`` nodes with the best final scores, in order; those with NaN come last."""
@@ -376,28 +372,23 @@ class FrontierSearch(Strategy):
                 fallback=state.greedy[:, None] & (completed.kind != ABSENT),
                 slots_used=state.tree.used,
                 slots_held=jnp.int32(state.tree.paths.shape[1]),
-                trace=self._trace(state, heap),
+                trace=None if state.log_probs is None else self._trace(state, heap),
             ),
         )
 
-    def _trace(self, state: State, heap: Nodes) -> SearchTrace | None:
+    def _trace(self, state: State, heap: Nodes) -> SearchTrace:
         """The nodes of the tree, then those that have ended and those that are still open."""
-        if state.log_probs is None:
-            return None
         tree, left = state.tree, frontier.join(state.results, heap)
         slot = jnp.arange(tree.paths.shape[1], dtype=jnp.int32)[None]
         used = slot < tree.used[:, None]
-        depth = _depths(tree.ancestors)
-        expanded = tree.paths, depth, state.log_probs, jnp.where(used, EXPANDED, ABSENT)
+        # The number of tokens of a node is that of its ancestors and itself.
+        depth = lax.population_count(tree.ancestors).sum(-1, dtype=jnp.uint32).astype(jnp.int32)
+        log_probs: Any = state.log_probs
+        expanded = tree.paths, depth, log_probs, jnp.where(used, EXPANDED, ABSENT)
         tokens = token_tree.paths(tree, left.parent, left.token, left.length)
         others = tokens, left.length, left.log_prob, left.kind
         parts = zip(expanded, others, strict=True)
         return SearchTrace(*(jnp.concatenate(part, axis=1) for part in parts))
-
-
-def _depths(ancestors: Array) -> Array:
-    """The number of tokens of each node of a tree, int32 ``[B, S]``: its ancestors and itself."""
-    return lax.population_count(ancestors).sum(-1, dtype=jnp.uint32).astype(jnp.int32)
 
 
 def num_open(nodes: Nodes) -> Array:

@@ -89,7 +89,8 @@ class Expansion:
           that nodes get which end here: CUT for open nodes after which no token is allowed, NAN
           for those after which the model's logits are NaN, and ABSENT for all others.
         """
-        raw, allowed = self._allowed(logits, path)
+        allowed = model_calls.allowed_logits(logits, path, self.stop, self.transform)[:, 0]
+        raw = bounded(logits)[:, 0]
         raw_peak, raw_total = normaliser(raw, largest(raw))
         is_nan = jnp.isnan(raw_peak)
         is_open = (nodes.kind == OPEN)[..., None]
@@ -122,11 +123,6 @@ class Expansion:
         dead_end = jnp.where(value[..., :1] == -jnp.inf, CUT, ABSENT)
         ended = jnp.where(is_open, jnp.where(is_nan, NAN, dead_end), ABSENT)
         return children, (is_child & most_likely).reshape(flat), ended[..., 0]
-
-    def _allowed(self, logits: Array, path: Prefix) -> tuple[Array, Array]:
-        """The model's bounded logits, and the logits that choose children, both ``[B, n, V]``."""
-        allowed = model_calls.allowed_logits(logits, path, self.stop, self.transform)
-        return bounded(logits)[:, 0], allowed[:, 0]
 
     def _normaliser(
         self, peak: Array, total: Array, allowed: Array, nodes: Nodes

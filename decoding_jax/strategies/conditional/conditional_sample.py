@@ -19,6 +19,7 @@ from decoding_jax.base import (
     Transform,
 )
 from decoding_jax.loop import as_function, model_calls, stopping
+from decoding_jax.loop.inputs import check_transform
 from decoding_jax.loop.sequences import (
     Sequences,
     append_token,
@@ -29,7 +30,7 @@ from decoding_jax.loop.sequences import (
     over_axes,
     per_lane,
 )
-from decoding_jax.loop.strategy import Strategy, check_transform
+from decoding_jax.loop.strategy import Strategy
 from decoding_jax.ops import random
 from decoding_jax.ops.gather import gather_last, where_lanes
 from decoding_jax.ops.logits import log_total

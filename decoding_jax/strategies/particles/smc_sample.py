@@ -26,6 +26,7 @@ from decoding_jax.base import (
 )
 from decoding_jax.codes import point_sets
 from decoding_jax.loop import as_function, model_calls, shared_cache, stopping
+from decoding_jax.loop.inputs import check_transform
 from decoding_jax.loop.sequences import (
     Sequences,
     append_token,
@@ -35,7 +36,7 @@ from decoding_jax.loop.sequences import (
     per_lane,
 )
 from decoding_jax.loop.shared_cache import SharedCache
-from decoding_jax.loop.strategy import Strategy, check_transform
+from decoding_jax.loop.strategy import Strategy
 from decoding_jax.ops import exact, random
 from decoding_jax.ops.gather import gather_items, gather_last
 from decoding_jax.ops.logits import clean, log_total

@@ -62,7 +62,7 @@ from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import dynamic_trees, tree_drafts
 from decoding_jax.strategies.speculative.appending import append, record
 from decoding_jax.strategies.speculative.chain import CHAIN
-from decoding_jax.strategies.speculative.distributions import Allowed, allow, of_model
+from decoding_jax.strategies.speculative.distributions import allow, of_model
 from decoding_jax.strategies.speculative.draft_length import (
     DraftLength,
     as_draft_length,
@@ -261,17 +261,6 @@ class SpeculativeSample(Strategy):
         batch, _, max_new_tokens = sequences.tokens.shape
         return stopping.limits(self.stop, batch, max_new_tokens)
 
-    def allowed(
-        self,
-        logits: Array,
-        prompt: Prompt,
-        paths: Array,
-        length: Array,
-        states: CarriedStates | None,
-    ) -> Allowed:
-        """The tokens allowed after paths; see ``distributions.allow``."""
-        return allow(logits, prompt, paths, length, self.transform, self.stop, states)
-
     def advanced(
         self, prompt: Prompt, sequences: Sequences, states: CarriedStates | None, rest: int
     ) -> CarriedStates | None:
@@ -305,7 +294,15 @@ class SpeculativeSample(Strategy):
 
         position = sequences.length
         states = carried.begin(self.transform, prompt, self.num_samples)
-        allowed = self.allowed(logits, prompt, sequences.tokens, position[..., None], states)
+        allowed = allow(
+            logits,
+            prompt,
+            sequences.tokens,
+            position[..., None],
+            self.transform,
+            self.stop,
+            states,
+        )
         drawn_from = allowed.distribution()
         token, verifier_state = self.verifier.draw(
             keys, verifier_state, drawn_from.position(0), position, jnp.int32(0)
@@ -387,7 +384,9 @@ class SpeculativeSample(Strategy):
             tree_size=tree_size,
             drafts_of_lane=drafts,
             counter=1 + state.info.blocks * (max_draft_tokens * self.num_drafts + 1),
-            allow=lambda logits, paths, length: self.allowed(logits, prompt, paths, length, states),
+            allow=lambda logits, paths, length: allow(
+                logits, prompt, paths, length, self.transform, self.stop, states
+            ),
         )
 
     def step(self, model: LanguageModel, prompt: Prompt, state: State) -> State:
@@ -443,7 +442,7 @@ class SpeculativeSample(Strategy):
             verifier_state=result.verifier_state,
             drafter_state=drafter_state,
             length_state=length_state,
-            info=trace_block(state.info, info, draft),
+            info=info if info.trace is None else trace_block(state.info, info, draft),
             sample_log_prob=record(
                 state.sample_log_prob,
                 state.sequences.length,

@@ -375,16 +375,15 @@ def no_blocks(batch_size: int, lanes: int, size: int, max_draft_tokens: int | No
 
 
 def trace_block(before: Info, after: Info, draft: Any) -> Info:
-    """The counts after one iteration, with its block in their trace, if there is one.
+    """The counts after one iteration, with its block in their trace.
 
     Args:
-      before: the counts before the iteration.
+      before: the counts before the iteration, with a trace.
       after: those after it.
       draft: of the iteration; a ``Draft`` unless it is a tree.
     """
     trace = before.trace
-    if trace is None:
-        return after
+    assert trace is not None
     block = jnp.arange(trace.proposed.shape[-1], dtype=jnp.int32)[None, None]
     is_new = (block >= before.blocks[..., None]) & (block < after.blocks[..., None])
     counts = [

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from decoding_jax import fields
-from decoding_jax.loop.strategy import check_max_new_tokens
+from decoding_jax.loop.inputs import check_max_new_tokens
 from decoding_jax.storage import StoragePath, model_path, storage_path
 from decoding_jax.suggestions import NOT_TAKEN, equivalent
 from decoding_jax.text.warn import warn
