@@ -17,6 +17,7 @@ from experiments.benchmarks import job_start, run
 FORMS = {
     "constraints": ("constraints.json",),
     "conditional": ("conditional.json", "conditional.png"),
+    "confident_votes": ("confident_votes.json",),
     "eight_samples": ("eight_samples.json", "eight_samples.svg"),
     "reproducible": ("reproducible.json",),
     "quantization": ("quantization.json",),

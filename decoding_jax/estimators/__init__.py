@@ -2,6 +2,7 @@
 
 from decoding_jax.estimators import (
     choice,
+    confidence,
     control_variates,
     diversity,
     ngrams,
@@ -15,6 +16,7 @@ from decoding_jax.estimators import (
 
 __all__ = [
     "choice",
+    "confidence",
     "control_variates",
     "diversity",
     "ngrams",

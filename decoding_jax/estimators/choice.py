@@ -12,23 +12,40 @@ from decoding_jax.estimators.quality import Metric
 Answer = TypeVar("Answer", bound=Hashable)
 
 
-def majority(answers: Sequence[Answer | None]) -> Answer | None:
-    """The most frequent answer; the first of equally frequent ones.
+def majority(
+    answers: Sequence[Answer | None], weights: Sequence[float] | None = None
+) -> Answer | None:
+    """The answer with most votes; the first of equal ones.
 
     Self-consistency (Wang et al. 2022, arXiv:2203.11171): several samples reason independently, and
-    the most frequent of their answers is returned.
+    the most frequent of their answers is returned. Weights by ``estimators.confidence`` let samples
+    count for more in which the model is confident.
 
     Args:
       answers: the answer of each sample; None for a sample without one, which has no vote.
+      weights: the votes of each sample, 0 or more; one each by default.
 
     Returns:
       The answer, or None if no sample has one.
 
+    Raises:
+      ValueError: for another number of weights than of answers, or one that is negative or NaN.
+
     Example:
-      >>> majority(["12", None, "7", "12"])
-      '12'
+      >>> majority(["12", None, "7", "12"]), majority(["12", None, "7", "12"], [1, 9, 3, 1])
+      ('12', '7')
     """
-    votes = Counter(answer for answer in answers if answer is not None)
+    weights = [1] * len(answers) if weights is None else list(weights)
+    if len(weights) != len(answers):
+        raise ValueError(
+            f"weights: expected one for each of {len(answers)} answers, got {len(weights)}"
+        )
+    votes: dict[Answer, float] = {}
+    for answer, weight in zip(answers, weights, strict=True):
+        if not weight >= 0:
+            raise ValueError(f"weights: expected numbers of 0 or more, got {weight}")
+        if answer is not None:
+            votes[answer] = votes.get(answer, 0) + weight
     return max(votes, key=votes.__getitem__) if votes else None
 
 

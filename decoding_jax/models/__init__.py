@@ -23,6 +23,7 @@ from decoding_jax.models.combined import (
     mixture,
     product,
 )
+from decoding_jax.models.confident import Confident, confident
 from decoding_jax.models.dflash import DFlashConfig, DFlashHead
 from decoding_jax.models.eagle import EagleConfig, EagleHead
 from decoding_jax.models.fixed_shapes import reproducible
@@ -47,6 +48,7 @@ __all__ = [
     "BoundT5",
     "BoundT5Gemma",
     "CheckpointError",
+    "Confident",
     "Contrasted",
     "DFlashConfig",
     "DFlashHead",
@@ -75,6 +77,7 @@ __all__ = [
     "T5DecoderConfig",
     "T5Gemma",
     "T5GemmaConfig",
+    "confident",
     "contrasted",
     "from_t5x",
     "guided",

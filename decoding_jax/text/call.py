@@ -211,7 +211,8 @@ class TextCall:
           of their own, or limits that the longest text leaves no positions for.
         """
         many = len(order) >= _REFILLED * batch_size and batch_size >= _FEWEST_ROWS
-        if not many or not self._registered or self.num_alternatives or self.max_time:
+        scored = self.num_alternatives is not None
+        if not many or not self._registered or scored or self.max_time:
             return None
         lengths = [len(row) for row in self.ids]
         if len(list(limits.groups(order, lengths, self.limits, len(order)))) > 1:

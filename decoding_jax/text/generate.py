@@ -10,6 +10,7 @@ from tqdm import tqdm
 from decoding_jax import fields, loop, suggestions
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
 from decoding_jax.batches.widths import round_up
+from decoding_jax.loop import forms
 from decoding_jax.ops.jit import compilation_announced
 from decoding_jax.sharding.meshes import to_host
 from decoding_jax.text.call import TextCall
@@ -96,8 +97,9 @@ def generate(
       with_scores: whether completions have the ``scores`` of their tokens: the log-probability of
         each, the entropy of the distribution that it is from, and the five most probable tokens of
         that distribution. A number asks for so many of these tokens instead of five. All scores are
-        under the model, before any transform; they are computed by reading the finished sequences
-        once more.
+        under the model, before any transform; with one, such as a constraint, ``kept`` is the
+        probability of the tokens that it allows. They are computed by reading the finished
+        sequences once more.
       share_prefix: whether the common first tokens of all texts are run and stored once for all of
         them. Only a multiple of 64 tokens is shared, so that few programs are compiled. This works
         for decoder-only models from ``load``. For a prefix that several calls share, use
@@ -207,6 +209,7 @@ def _decoded(
             output.tokens,
             output.length.max(),
             num_alternatives=call.num_alternatives,
+            transform=forms.value_of(rows.strategy, "transform"),
         )
     output, scores = to_host((output, scores))
     return call.completions(output, members, scores)

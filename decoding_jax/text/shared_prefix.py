@@ -9,8 +9,7 @@ from typing import Any
 
 from decoding_jax import fields
 from decoding_jax.fields import describe
-from decoding_jax.models import with_shared_prefix
-from decoding_jax.models.combined import Guided
+from decoding_jax.models import Confident, Guided, with_shared_prefix
 from decoding_jax.models.shared_prefix import SharedPrefixModel, check_decoder
 from decoding_jax.storage import StoragePath, storage_path
 from decoding_jax.text.loading import Model
@@ -127,7 +126,8 @@ def with_common_prefix(model: Any, ids: Sequence[list[int]], wanted: bool = True
     common.
 
     Args:
-      model: a decoder-only model from ``load``, which may be guided.
+      model: a decoder-only model from ``load``, which may be guided, or end its texts where it is
+        not confident.
       ids: the tokens of the texts, none of them empty.
       wanted: the ``share_prefix`` of a call; with False, the model is returned unchanged.
 
@@ -142,7 +142,7 @@ def with_common_prefix(model: Any, ids: Sequence[list[int]], wanted: bool = True
         )
     if not wanted:
         return model
-    if isinstance(model, Guided):
+    if isinstance(model, (Guided, Confident)):
         return dataclasses.replace(model, model=with_common_prefix(model.model, ids, wanted))
     check_decoder(model.model if isinstance(model, SharedPrefixModel) else model)
     if not ids:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +12,15 @@ import numpy as np
 from jax import lax
 
 from decoding_jax import fields
-from decoding_jax.base import Array, Cache, LanguageModel, Prompt, SupportsProject
+from decoding_jax.base import (
+    Array,
+    Cache,
+    LanguageModel,
+    Prefix,
+    Prompt,
+    SupportsProject,
+    Transform,
+)
 from decoding_jax.batches.widths import round_up
 from decoding_jax.loop import model_calls
 from decoding_jax.loop.inputs import (
@@ -26,6 +35,7 @@ from decoding_jax.ops.jit import jit
 from decoding_jax.ops.logits import clean, log_softmax
 from decoding_jax.ops.top_k import top_k
 from decoding_jax.sharding.meshes import to_host
+from decoding_jax.transforms import carried
 
 CHUNK = 16
 """The largest number of tokens of a call of the model, whose logits are held together."""
@@ -44,12 +54,21 @@ class TokenScores(NamedTuple):
       top_tokens: int32 ``[B, N, L, n]``, the n most probable tokens of that distribution, the most
         probable first, and of equal ones the lower id.
       top_log_probs: float32 ``[B, N, L, n]``, their log-probabilities.
+      self_certainty: float32 ``[B, N, L]``, the Kullback-Leibler divergence from the even
+        distribution over the vocabulary to the one that each token is from, in nats: 0 if that is
+        even too, infinite if a token has no probability. Kang, Zhao & Song (2025),
+        arXiv:2502.18581.
+      kept: float32 ``[B, N, L]``, the probability that the model gives to all tokens together that
+        the transform of a call allows there, such as a constraint; None without a transform, and
+        outside of ``generate``.
     """
 
     log_prob: Array
     entropy: Array
     top_tokens: Array
     top_log_probs: Array
+    self_certainty: Array
+    kept: Array | None = None
 
 
 class Scoring(NamedTuple):
@@ -240,17 +259,34 @@ def scores_by_chunks(
     end: Array | int | None = None,
     *,
     num_alternatives: int = 0,
+    transform: Transform | None = None,
 ) -> TokenScores:
-    """``token_scores``, of which nothing is checked, for a program that is compiled elsewhere."""
+    """``token_scores``, of which nothing is checked, for a program that is compiled elsewhere.
+
+    With a transform, the scores have ``kept``.
+    """
     _, lanes, length = tokens.shape
-    scoring = begin(model, prompt, lanes=lanes, length=length, num_alternatives=num_alternatives)
+    scoring = begin(
+        model,
+        prompt,
+        lanes=lanes,
+        length=length,
+        num_alternatives=num_alternatives,
+        with_kept=transform is not None,
+    )
     end = length if end is None else end
-    scores = score(model, prompt, scoring, tokens, 0, end).scores
+    scores = score(model, prompt, scoring, tokens, 0, end, transform).scores
     return jax.tree.map(lambda x: x[:, :, :length], scores)
 
 
 def begin(
-    model: LanguageModel, prompt: Prompt, *, lanes: int, length: int, num_alternatives: int
+    model: LanguageModel,
+    prompt: Prompt,
+    *,
+    lanes: int,
+    length: int,
+    num_alternatives: int,
+    with_kept: bool = False,
 ) -> Scoring:
     """Reads the prompts; nothing is scored yet.
 
@@ -258,19 +294,21 @@ def begin(
       model, prompt, num_alternatives: as for ``token_scores``.
       lanes: N.
       length: L.
+      with_kept: whether the scores have ``kept``.
     """
     slots = max(-(-(length - 1) // CHUNK), 1) * CHUNK
     if model.max_positions is not None:
         slots = max(min(slots, model.max_positions - prompt.tokens.shape[1]), 1)
     logits, cache = model_calls.prefill(model, prompt, lanes=lanes, slots=slots)
-    scores = _empty((prompt.tokens.shape[0], lanes, 1 + slots), num_alternatives)
+    scores = _empty((prompt.tokens.shape[0], lanes, 1 + slots), num_alternatives, with_kept)
     return Scoring(cache, logits, scores)
 
 
-def _empty(shape: tuple[int, ...], num_alternatives: int) -> TokenScores:
+def _empty(shape: tuple[int, ...], num_alternatives: int, with_kept: bool = False) -> TokenScores:
     """Scores of no token yet."""
     zeros, tops = jnp.zeros(shape, jnp.float32), (*shape, num_alternatives)
-    return TokenScores(zeros, zeros, jnp.zeros(tops, jnp.int32), jnp.zeros(tops, jnp.float32))
+    alternatives = jnp.zeros(tops, jnp.int32), jnp.zeros(tops, jnp.float32)
+    return TokenScores(zeros, zeros, *alternatives, zeros, zeros if with_kept else None)
 
 
 def score(
@@ -280,6 +318,7 @@ def score(
     tokens: Array,
     start: Array | int,
     end: Array | int,
+    transform: Transform | None = None,
 ) -> Scoring:
     """Scores the tokens from ``start`` to ``end``; earlier tokens keep their scores.
 
@@ -289,6 +328,7 @@ def score(
       tokens: int32 ``[B, N, L]``.
       start: int32, the first token that is new.
       end: int32, the end of the longest sequence.
+      transform: of which the scores have what it kept; ``start`` is then 0.
     """
     cache, first, scores = scoring
     slots = scores.log_prob.shape[2] - 1
@@ -296,20 +336,40 @@ def score(
     tokens = jnp.pad(tokens, ((0, 0), (0, 0), (0, 1 + slots - tokens.shape[2])))
     num_alternatives = scores.top_tokens.shape[-1]
     logits = jnp.broadcast_to(first, (*tokens.shape[:2], 1, first.shape[-1]))
-    scores = _placed(scores, _scored(logits, tokens[:, :, :1], num_alternatives), 0)
+    states = None if transform is None else carried.begin(transform, prompt, tokens.shape[1])
 
-    def read(slot: Array | int, count: int, carry: tuple[Cache, TokenScores]) -> Any:
-        cache, scores = carry
+    def scored(logits: Array, place: Array | int, states: Any) -> tuple[TokenScores, Any]:
+        """The scores of the tokens from a place on, and the transform's states at the last one."""
+        size = logits.shape[2]
+        chosen = lax.dynamic_slice_in_dim(tokens, place, size, 2)
+        found = _scored(logits, chosen, num_alternatives)
+        if transform is None:
+            return found, None
+        length = jnp.asarray(place, jnp.int32) + jnp.arange(size, dtype=jnp.int32)
+        length = jnp.broadcast_to(length[None, None], chosen.shape)
+        of_paths = jnp.broadcast_to(tokens[:, :, None], (*chosen.shape, tokens.shape[2]))
+        path = Prefix(*prompt, of_paths, length)
+        path = carried.advance(transform, path, states, rest=size)
+        allowed = clean(model_calls.transformed(transform, clean(logits), path)) > -jnp.inf
+        kept = jnp.where(allowed, jnp.exp(log_softmax(logits)), 0).sum(-1)
+        states = jax.tree.map(lambda x: x[:, :, -1:], path.carried)
+        return found._replace(kept=kept), states
+
+    found, states = scored(logits, 0, states)
+    scores = _placed(scores, found, 0)
+
+    def read(slot: Array | int, count: int, carry: tuple[Cache, TokenScores, Any]) -> Any:
+        cache, scores, states = carry
         fed = lax.dynamic_slice_in_dim(tokens, slot, count, 2)
         output, cache = model_calls.extend(model, cache, fed, slot)
-        chosen = lax.dynamic_slice_in_dim(tokens, slot + 1, count, 2)
-        return cache, _placed(scores, _scored(output.logits, chosen, num_alternatives), slot + 1)
+        found, states = scored(output.logits, slot + 1, states)
+        return cache, _placed(scores, found, slot + 1), states
 
     # The token after a chunk is scored by it too.
     begins = jnp.maximum(jnp.asarray(start, jnp.int32) - 1, 0) // CHUNK
     ends = jnp.minimum((jnp.asarray(end, jnp.int32) - 2) // CHUNK + 1, whole // CHUNK)
     step: Any = lambda i, carry: read(i * CHUNK, CHUNK, carry)  # noqa: E731
-    carry = (cache, scores)
+    carry = (cache, scores, states)
     if whole:
         carry = lax.fori_loop(begins, ends, step, carry)
     if slots > whole:
@@ -321,7 +381,8 @@ def score(
 def _scored(logits: Array, tokens: Array, num_alternatives: int) -> TokenScores:
     """The scores of tokens ``[B, N, T]`` under logits ``[B, N, T, V]``.
 
-    Where a logit is NaN, so are a token's log-probability and entropy; its alternatives are -inf.
+    Where a logit is NaN, so are a token's log-probability, entropy and certainty; its alternatives
+    are -inf.
     """
     log_probs = log_softmax(logits)
     prob = jnp.exp(log_probs)
@@ -335,6 +396,7 @@ def _scored(logits: Array, tokens: Array, num_alternatives: int) -> TokenScores:
         entropy=-jnp.where(prob == 0, 0.0, prob * log_probs).sum(-1),
         top_tokens=top_tokens,
         top_log_probs=top_log_probs,
+        self_certainty=-log_probs.mean(-1) - math.log(logits.shape[-1]),
     )
 
 

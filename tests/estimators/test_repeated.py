@@ -10,7 +10,7 @@ import pytest
 
 import decoding_jax
 from decoding_jax import Prompt
-from decoding_jax.estimators import choice, repeated
+from decoding_jax.estimators import choice, confidence, repeated
 from decoding_jax.testing import TableLM
 
 GRID = 48  # Shifts; every interval below begins and ends on this grid.
@@ -98,3 +98,13 @@ def test_choices():
     texts = ["x", "a b", "b a", "a b", "c"]
     overlap = lambda text, references: len({*text.split()} & {*references[0].split()})  # noqa: E731
     assert choice.minimum_bayes_risk(texts, overlap) == 1
+
+
+def test_votes_with_weights():
+    assert choice.majority(["a", "b", None, "a"], [1, 3, 9, 1]) == "b"
+    assert choice.majority(["a", "b"], [0, 0]) == "a"
+    votes = confidence.borda_votes([0.1, np.inf, 0.3, 0.3], power=2)
+    assert votes.tolist() == [1, 16, 9, 4]
+    for weights, said in (([1], "one for each of 2 answers, got 1"), ([1, np.nan], "got nan")):
+        with pytest.raises(ValueError, match=said):
+            choice.majority(["a", "b"], weights)

@@ -144,3 +144,11 @@ def test_a_network_gives_the_same(monkeypatch, mesh, settings):
     monkeypatch.setattr(call, "_REFILLED", COUNT)
     want = decoding_jax.generate(model, tokenizer, texts, **settings)
     assert [[c.tokens for c in row] for row in found] == [[c.tokens for c in row] for row in want]
+
+
+@pytest.mark.exhaustive
+def test_scores_without_alternatives_are_scores(monkeypatch):
+    monkeypatch.setattr(call, "_REFILLED", 4)
+    given = {"strategy": "greedy", "max_new_tokens": 3, "batch_size": 8}
+    rows = decoding_jax.generate(TABLE, Digits(), TEXTS.tolist(), with_scores=0, **given)
+    assert all(row[0].scores.log_prob.size == len(row[0].tokens) for row in rows)

@@ -70,7 +70,7 @@ def completion(tokens, scored=True):
     drawn = np.log(draws.uniform(0.2, 1, size))
     top = np.sort(draws.dirichlet(np.ones(8), size), -1)[:, :-4:-1]
     scores = TokenScores(
-        drawn - 0.1, draws.uniform(0, 2, size), np.tile([4, 5, 6], (size, 1)), np.log(top)
+        drawn - 0.1, draws.uniform(0, 2, size), np.tile([4, 5, 6], (size, 1)), np.log(top), drawn
     )
     total = float(drawn.sum())
     text = Words().decode(tokens)

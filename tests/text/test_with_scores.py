@@ -9,10 +9,11 @@ import pytest
 from text_fakes import TABLE, VOCABULARY, Digits
 
 import decoding_jax
+from decoding_jax import transforms
 from decoding_jax.loop import model_calls
 from decoding_jax.models import Llama, LlamaConfig
 from decoding_jax.text import token_scores
-from decoding_jax.text.token_scores import _OF_TEXTS, CHUNK, TokenScores, compiled_scores
+from decoding_jax.text.token_scores import _OF_TEXTS, CHUNK, compiled_scores
 
 KEY = jax.random.key(0)
 TEXTS = ["1 2 3", "4", "5 6 1 2"]
@@ -39,6 +40,8 @@ def check(scores, log_probs, tokens, n):
     np.testing.assert_allclose(scores.log_prob, want, atol=2e-6)
     entropy = -(np.exp(log_probs) * log_probs).sum(-1)
     np.testing.assert_allclose(scores.entropy, entropy, atol=2e-6)
+    certainty = -log_probs.mean(-1) - np.log(VOCABULARY)
+    np.testing.assert_allclose(scores.self_certainty, certainty, atol=2e-6)
     order = np.argsort(-log_probs, -1, kind="stable")[:, :n]
     np.testing.assert_array_equal(scores.top_tokens, order)
     np.testing.assert_allclose(
@@ -61,10 +64,37 @@ def test_each_number_is_the_table_s():
     for b, n in np.ndindex(2, 2):
         row = np.asarray(prompt.tokens)[b, : prompt.length[b]].tolist()
         of_table = distribution(row, tokens[b, n].tolist())
-        check(TokenScores(*(x[b, n] for x in got)), of_table, tokens[b, n], 3)
+        check(jax.tree.map(lambda x: x[b, n], got), of_table, tokens[b, n], 3)  # noqa: B023
     part = jax.device_get(compiled_scores(TABLE, prompt, tokens, np.int32(17), num_alternatives=3))
     np.testing.assert_array_equal(part.log_prob[:, :, :17], got.log_prob[:, :, :17])
     assert not part.log_prob[:, :, 17:].any()
+
+
+def test_the_mass_that_a_transform_kept():
+    """Three chunks, with states that are carried from one to the next, and one without any."""
+    prompt = decoding_jax.Prompt(np.array([[1, 2, 0], [3, 1, 5]], np.int32), np.array([2, 3]))
+    tokens = np.random.default_rng(1).integers(0, 4, (2, 2, 34), np.int32)
+    transform = transforms.chain(
+        transforms.thinking_budget((1,), (2,), max_tokens=3), transforms.no_repeat_ngram(2)
+    )
+    got = jax.device_get(
+        compiled_scores(
+            TABLE, prompt, tokens, np.int32(34), num_alternatives=0, transform=transform
+        )
+    )
+    of_paths = np.broadcast_to(tokens[:, :, None], (2, 2, 34, 34))
+    length = np.broadcast_to(np.arange(34, dtype=np.int32), (2, 2, 34))
+    log_probs = np.stack(
+        [
+            [distribution(p[:n].tolist(), row.tolist()) for row in rows]
+            for p, n, rows in zip(*prompt, tokens, strict=True)
+        ]
+    )
+    path = decoding_jax.Prefix(*prompt, of_paths, length)
+    allowed = np.asarray(jax.jit(transform)(log_probs, path)) > -np.inf
+    assert 0.1 < allowed.mean() < 0.9
+    want = (np.exp(log_probs) * allowed).sum(-1)
+    np.testing.assert_allclose(got.kept, want, atol=1e-5)
 
 
 @pytest.mark.release

@@ -44,6 +44,7 @@ class Token:
       probability: under the model, before any transform; None without ``with_scores``.
       drawn: under the distribution that it was drawn from; None without ``with_sample_log_prob``.
       entropy: of the model's distribution, in nats; None without ``with_scores``.
+      kept: the probability of the tokens that the transform allows; None without one.
       alternatives: the most probable tokens there.
     """
 
@@ -52,6 +53,7 @@ class Token:
     probability: float | None = None
     drawn: float | None = None
     entropy: float | None = None
+    kept: float | None = None
     alternatives: Sequence[Alternative] = ()
 
     @property
@@ -75,6 +77,8 @@ class Token:
             parts.append(f"drawn with {percent(self.drawn)}")
         if self.entropy is not None:
             parts.append(f"entropy {self.entropy:.2f} nats")
+        if self.kept is not None:
+            parts.append(f"allowed tokens {percent(self.kept)}")
         return ", ".join(parts)
 
 
@@ -122,6 +126,7 @@ def tokens_of(completion: Completion, tokenizer: Tokenizer | None) -> list[Token
                 found,
                 probability=math.exp(float(scores.log_prob[i])),
                 entropy=float(scores.entropy[i]),
+                kept=None if scores.kept is None else float(scores.kept[i]),
                 alternatives=_alternatives(completion, i, tokenizer),
             )
         if drawn is not None:
