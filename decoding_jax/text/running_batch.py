@@ -34,8 +34,6 @@ from decoding_jax.text.stream_text import TextStream
 from decoding_jax.text.streaming import Clock, GrowingTexts, Growth
 from decoding_jax.text.tokenizers import Tokenizer
 
-_OF_WHOLE_CALLS = ("max_time", "share_prefix", "with_scores")
-
 
 class RunningBatch:
     """A batch that texts join and leave while it runs, such as those of requests to a server.
@@ -55,7 +53,8 @@ class RunningBatch:
 
     Args:
       model, tokenizer: as for ``generate``, and the same for ``strategy``, ``drafter``, ``stop``,
-        ``stop_strings``, ``response_format``, ``truncate`` and the settings of the strategy.
+        ``stop_strings``, ``max_time``, ``response_format``, ``with_scores``, ``truncate`` and the
+        settings of the strategy.
       batch_size: the number of rows.
       max_input_length: the largest number of tokens of a text.
       max_new_tokens: the largest limit of a text, and the limit of one that names none.
@@ -127,6 +126,8 @@ class RunningBatch:
         **settings: Any,
     ) -> TextStream:
         """Gives a text to the batch, once there is room for it to wait.
+
+        Its ``max_time`` counts from now on, and its ``with_scores`` is for its own completions.
 
         Args:
           text: a text or a conversation, as for ``generate``.
@@ -232,8 +233,10 @@ class RunningBatch:
                 raise
         if self._batch is not None and self._places:
             for place, row in self._batch.advance(self._clock.next_steps()).items():
-                self._places[place].give(Growth(row.output, row.settled, row.ended))
-                if row.ended:
+                ended = row.ended or self._places[place].clock.is_over(row.output)
+                self._places[place].give(Growth(row.output, row.settled, ended))
+                if ended:
+                    self._batch.remove(place)
                     del self._places[place]
         return True
 
@@ -279,12 +282,14 @@ class _Submitted(GrowingTexts):
       inputs, width: as for ``OpenRows.insert``.
 
     Attributes:
+      clock: decides when its time is up.
       is_closed: whether nobody reads it any more.
     """
 
     def __init__(self, call: TextCall, wake: Callable[[], None], inputs: SplitInputs, width: int):
-        super().__init__(call)
+        super().__init__(call, None if call.num_alternatives is None else call.rows([0], 1))
         self.inputs, self.width = inputs, width
+        self.clock = Clock(call.max_time, model=call.call.model)
         self.is_closed = False
         self._wake = wake
         self._latest: Growth | None = None
@@ -327,7 +332,7 @@ class _Submitted(GrowingTexts):
 
 def _check_names(settings: Mapping[str, Any], also: Sequence[str] = ()) -> None:
     """Refuses what only calls of whole texts take, and other names."""
-    for name in (*_OF_WHOLE_CALLS, *also):
+    for name in ("share_prefix", *also):
         if settings.get(name):
             raise fields.error(name, "none for a text that joins a batch", settings[name])
 

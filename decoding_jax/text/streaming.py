@@ -93,11 +93,14 @@ class GrowingTexts:
 
     Args:
       call: the call.
+      rows: its rows, for the scores of its tokens; None without any.
     """
 
-    def __init__(self, call: TextCall):
+    def __init__(self, call: TextCall, rows: RowCall | None):
         self.call, self._members = call, range(len(call.ids))
         self._scores: GrowingScores | None = None
+        if rows is not None and call.num_alternatives is not None:
+            self._scores = GrowingScores(rows.model, rows.prompt, call.num_alternatives)
         self._warned = False
 
     def run(self) -> Iterator[Growth]:
@@ -136,11 +139,8 @@ class StreamedCall(GrowingTexts):
     """
 
     def __init__(self, call: TextCall, chunk: int | None):
-        super().__init__(call)
-        self._rows = call.rows(self._members, round_up(len(call.ids)))
-        if call.num_alternatives is not None:
-            inputs = self._rows.model, self._rows.prompt
-            self._scores = GrowingScores(*inputs, call.num_alternatives)
+        self._rows = call.rows(range(len(call.ids)), round_up(len(call.ids)))
+        super().__init__(call, self._rows)
         self._clock = Clock(call.max_time, chunk, model=call.call.model)
 
     def run(self) -> Iterator[Growth]:
@@ -190,12 +190,12 @@ class Clock:
           What has been decoded after every few steps, and whether it is the last.
         """
         for so_far in loop.stream_progress(*rows, chunk=self.next_steps):
-            last = bool(so_far.last) or self._is_over(so_far.output)
+            last = bool(so_far.last) or self.is_over(so_far.output)
             yield so_far, last
             if last:
                 return
 
-    def _is_over(self, output: DecodeOutput) -> bool:
+    def is_over(self, output: DecodeOutput) -> bool:
         """Whether the time is up, and the output has a token.
 
         Some strategies choose their first token in a step, not in the prefill.

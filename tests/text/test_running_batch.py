@@ -127,6 +127,23 @@ def test_a_text_waits_where_others_wait(one_row):
         assert list(stream)[-1].last
 
 
+@pytest.mark.exhaustive
+def test_a_text_may_have_scores_or_a_time(one_row):
+    given = {"max_new_tokens": 3, "with_scores": 2}
+    scored, timed = one_row.submit("1 2", **given), one_row.submit("1", max_time=0.01)
+    assert list(scored)[-1].last
+    assert list(timed)[-1].last
+    [[want], [whole]] = decoding_jax.generate(
+        TABLE, TOKENIZER, ["1 2", "1"], **{**given, "max_new_tokens": 64}, **ENDLESS
+    )
+    [[made]], [[cut]] = scored.output, timed.output
+    assert made.scores.top_tokens.tolist() == want.scores.top_tokens[:3].tolist()
+    assert made.scores.log_prob == pytest.approx(want.scores.log_prob[:3], abs=1e-6)
+    assert 0 < len(cut.tokens) < 4096
+    assert not cut.finished
+    assert cut.tokens[:64] == whole.tokens[: len(cut.tokens)]
+
+
 def test_a_stream_is_read_asynchronously_and_the_thread_rests(one_row):
     async def read():
         return [piece async for piece in one_row.submit("1 2", max_new_tokens=3)]
@@ -148,7 +165,10 @@ def test_a_stream_is_read_asynchronously_and_the_thread_rests(one_row):
         ),
         ({"stop": Stop(eos_ids=(1, 2))}, "stop: expected what the first text of the batch has"),
         ({"strategy": "sample", "key": jax.random.key(0)}, "strategy: expected what the first"),
-        ({"with_scores": True}, "with_scores: expected none for a text that joins a batch, got Tr"),
+        (
+            {"share_prefix": True},
+            "share_prefix: expected none for a text that joins a batch, got Tr",
+        ),
         ({"drafter": TABLE}, "drafter: expected none for a text that joins a batch, got"),
         ({"tempo": 1}, "tempo: "),
     ],
