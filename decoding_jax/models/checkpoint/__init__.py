@@ -1,4 +1,7 @@
-"""Reads and writes models in the layouts of Hugging Face (safetensors, never pickle) and T5X."""
+"""Reads and writes models in the layouts of Hugging Face (safetensors, never pickle) and T5X.
+
+Checkpoints of MaxText are read too.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ from decoding_jax.models.checkpoint.drafters import DrafterDirectory, load_draft
 from decoding_jax.models.checkpoint.families import FAMILIES, family_of
 from decoding_jax.models.checkpoint.family import Family
 from decoding_jax.models.checkpoint.lora import MergedTensors, base_and_adapter
+from decoding_jax.models.checkpoint.maxtext import find_maxtext, read_maxtext
 from decoding_jax.models.checkpoint.other_layouts import check_directory, check_layout
 from decoding_jax.models.checkpoint.packed import packing_of
 from decoding_jax.models.checkpoint.params import Layout, write_params
@@ -88,13 +92,14 @@ def load_model(
     weights: str | None = None,
     lora: str | StoragePath | None = None,
 ) -> T5 | T5Decoder | Bart | T5Gemma | GPT2 | Llama:
-    """Reads a model from a directory with ``config.json`` and ``*.safetensors``, or from T5X.
+    """Reads a model from a directory with ``config.json`` and ``*.safetensors``, T5X or MaxText.
 
     Args:
       directory: a directory with ``config.json`` and either ``model.safetensors`` or shards with
         ``model.safetensors.index.json``; or a T5X checkpoint, or a directory with several (see
-        ``load_t5x``). Or a URL of one, such as ``gs://bucket/model``, of which only the parts that
-        are needed are read; or ``hf://organisation/model`` (see ``storage.model_path``).
+        ``load_t5x``); or a run of MaxText, or one of its checkpoints with ``config.yml`` beside it.
+        Or a URL of one, such as ``gs://bucket/model``, of which only the parts that are needed are
+        read; or ``hf://organisation/model`` (see ``storage.model_path``).
       dtype: the dtype of weights, activations and cache, ``"float32"`` or ``"bfloat16"``. The
         stored weights are converted to it. ``"auto"`` is the one that most of them are stored in,
         and float32 for a model in float16. On a CPU, large float32 kernels lie in memory with their
@@ -144,12 +149,17 @@ def load_model(
         lora = model_path("lora", lora)
         check_directory(lora)
     directory, lora = base_and_adapter(directory, lora)
-    if not (directory / CONFIG).exists() and find_t5x(directory):
-        if lora is not None:
-            raise CheckpointError(f"{directory}: lora: expected None with T5X, got {str(lora)!r}")
+    is_other = not (directory / CONFIG).exists()
+    if is_other and find_t5x(directory):
+        _refuse_lora(directory, lora, "T5X")
         return load_t5x(directory, dtype=dtype, mesh=mesh, scan_layers=scan_layers, weights=weights)
-    check_layout(directory)
-    settings = Settings(directory / CONFIG)
+    items = find_maxtext(directory) if is_other else None
+    if items is None:
+        check_layout(directory)
+        settings = Settings(directory / CONFIG)
+    else:
+        _refuse_lora(directory, lora, "MaxText")
+        settings, tensors = read_maxtext(directory, items)
     family = settings.get("model_type", str)
     if family not in _FAMILIES:
         error = settings.error("model_type", family, "one of " + ", ".join(sorted(_FAMILIES)))
@@ -168,8 +178,8 @@ def load_model(
     layout = Layout(mesh, scan_layers, weights, packing)
     try:
         if lora is not None:
-            tensors: Tensors = MergedTensors(directory, lora)
-        else:
+            tensors = MergedTensors(directory, lora)
+        elif items is None:
             tensors = Tensors(directory, () if packing is None else packing.weights)
         dtype = tensors.dtype() if dtype == "auto" else dtype
         model = _FAMILIES[family].read(settings, tensors, dtype, layout)
@@ -181,6 +191,11 @@ def load_model(
         raise
     except ValueError as e:  # from the config of a network
         raise CheckpointError(f"{settings.path}: {e}") from e
+
+
+def _refuse_lora(directory: StoragePath, lora: StoragePath | None, layout: str) -> None:
+    if lora is not None:
+        raise CheckpointError(f"{directory}: lora: expected None with {layout}, got {str(lora)!r}")
 
 
 def _started(model: Any, settings: Settings, path: StoragePath) -> Any:

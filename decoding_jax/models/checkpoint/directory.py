@@ -135,6 +135,8 @@ class Tensors:
       CheckpointError: if there are no safetensors files, or a file is missing or cannot be read.
     """
 
+    config = CONFIG  # the file that says which shapes tensors have, for errors
+
     def __init__(self, directory: StoragePath, also: Sequence[str] = ()):
         self._files: dict[StoragePath, Any] = {}
         self._used: set[str] = set()
@@ -285,7 +287,7 @@ class Tensors:
         path = self._file_of[name]
         if self.shape(name) != shape:
             raise CheckpointError(
-                f"{path}: {name}: got shape {self.shape(name)}; {CONFIG} says {shape}"
+                f"{path}: {name}: got shape {self.shape(name)}; {self.config} says {shape}"
             )
         self._used.add(name)
         tensor = self._slice(name)

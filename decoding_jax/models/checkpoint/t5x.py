@@ -12,10 +12,8 @@ decoder along one axis of every leaf. ``examples/decoder_only`` has its tree und
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,8 +23,15 @@ from flax import serialization, traverse_util
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from decoding_jax.base import Array
-from decoding_jax.models.checkpoint.directory import FLOATS, CheckpointError, Index, stored_dtype
+from decoding_jax.models.checkpoint.directory import CheckpointError, stored_dtype
 from decoding_jax.models.checkpoint.params import placed
+from decoding_jax.models.checkpoint.stored_arrays import (
+    METADATA,
+    check_dtype,
+    open_array,
+    orbax_arrays,
+    tensorstore_for,
+)
 from decoding_jax.models.quantized import check_floats, quantize
 from decoding_jax.models.stack import with_scanned_layers, with_separate_layers
 from decoding_jax.models.t5 import T5, T5Config, T5Decoder, T5DecoderConfig
@@ -247,7 +252,7 @@ VERSION = 3
 def find_t5x(directory: str | StoragePath) -> StoragePath | None:
     """The directory itself if it is a T5X checkpoint, or the latest checkpoint in it, or None."""
     directory = storage_path("directory", directory)
-    if (directory / STATE).is_file() or (directory / ORBAX / "_METADATA").is_file():
+    if (directory / STATE).is_file() or (directory / ORBAX / METADATA).is_file():
         return directory
     steps = {}
     for path in directory.glob("checkpoint_*"):
@@ -293,7 +298,8 @@ def load_t5x(
     path = find_t5x(directory)
     if path is None:
         raise CheckpointError(f"{directory}: has neither {STATE}, {ORBAX} nor checkpoint_<step>")
-    flat = _orbax(path / ORBAX) if (path / ORBAX / "_METADATA").is_file() else _msgpack(path)
+    is_orbax = (path / ORBAX / METADATA).is_file()
+    flat = orbax_arrays(path / ORBAX, _name) if is_orbax else _msgpack(path)
 
     if dtype == "auto":
         stored: list[Any] = [getattr(x, "store", x) for x in flat.values()]
@@ -357,7 +363,7 @@ def save_t5x(
     check_floats(model)
     tree = to_t5x(model, scan_layers=scan_layers, scan_axis=scan_axis)
     path = storage_path("directory", directory) / f"checkpoint_{step}"
-    tensorstore = _tensorstore(path)
+    tensorstore = tensorstore_for(path)
     if path.exists():
         raise CheckpointError(f"{path}: is there already")
     path.mkdir(parents=True)
@@ -398,65 +404,6 @@ def _check_complete(model: T5 | T5Decoder, path: StoragePath) -> None:
             )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Stored:
-    """A zarr array, of which a tuple of slices reads that part.
-
-    Attributes:
-      store: the open array.
-      name: its name, for errors.
-      where: the checkpoint, for errors.
-    """
-
-    store: Any
-    name: str
-    where: StoragePath
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.store.shape)
-
-    def __getitem__(self, index: Index) -> np.ndarray:
-        try:
-            return np.asarray(self.store[index].read().result())
-        except ValueError as e:
-            raise _unreadable(self.name, self.where, e) from e
-
-
-def _tensorstore(where: StoragePath) -> Any:
-    try:
-        import tensorstore
-    except ImportError as e:
-        raise CheckpointError(f"{where}: needs tensorstore: pip install decoding_jax[t5x]") from e
-    return tensorstore
-
-
-def _unreadable(name: str, where: StoragePath, error: ValueError) -> CheckpointError:
-    cause = str(error).split(" [", maxsplit=1)[0]
-    return CheckpointError(f"{where}: {name}: cannot be read ({cause})")
-
-
-def _read(name: str, where: StoragePath, store_spec: dict[str, Any]) -> _Stored:
-    """Opens one zarr array.
-
-    Raises:
-      CheckpointError: if it cannot be read or does not contain floats, or if ``tensorstore`` is not
-        installed.
-    """
-    tensorstore = _tensorstore(where)
-    try:
-        store = tensorstore.open({"driver": "zarr", "kvstore": store_spec}).result()
-    except ValueError as e:
-        raise _unreadable(name, where, e) from e
-    _check_floats(name, where, store.dtype.name)
-    return _Stored(store, name, where)
-
-
-def _check_floats(name: str, where: StoragePath, dtype: str) -> None:
-    if dtype not in FLOATS:
-        raise CheckpointError(f"{where}: {name}: expected {', '.join(FLOATS)}, got {dtype}")
-
-
 def _msgpack(path: StoragePath) -> dict[str, Any]:
     """The parameters that the file ``checkpoint`` contains or refers to."""
     try:
@@ -479,38 +426,19 @@ def _msgpack(path: StoragePath) -> dict[str, Any]:
             place = leaf.removeprefix(PLACEHOLDER)
         else:
             out[name] = np.asarray(leaf)
-            _check_floats(name, path, out[name].dtype.name)
+            check_dtype(name, path, out[name].dtype.name)
             continue
         folder = path / place
         if folder.resolve().parent != path.resolve():
             raise CheckpointError(
                 f"{path}: {name}: expected a folder beside {STATE}, got {place!r}"
             )
-        out[name] = _read(name, folder, kvstore(folder))
+        out[name] = open_array(name, folder, kvstore(folder))
     return out
 
 
-def _orbax(path: StoragePath) -> dict[str, _Stored]:
-    """The parameters of an Orbax checkpoint."""
-    try:
-        metadata = json.loads((path / "_METADATA").read_text())
-        keys = [
-            [str(part["key"]) for part in entry["key_metadata"]]
-            for entry in metadata["tree_metadata"].values()
-        ]
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise CheckpointError(f"{path / '_METADATA'}: is not Orbax's ({e})") from e
-    if metadata.get("use_zarr3"):
-        raise CheckpointError(f"{path}: expected Orbax's zarr of version 2 only, got use_zarr3")
-    out = {}
-    for key in keys:
-        if "target" not in key[:2] and key[0] != "params":
-            continue
-        name = "/".join(key[key.index("target") + 1 if "target" in key else 1 :])
-        place = ".".join(key)
-        if metadata.get("use_ocdbt"):
-            spec = {"driver": "ocdbt", "base": kvstore(path), "path": f"{place}/"}
-        else:
-            spec = kvstore(path / place)
-        out[name] = _read(name, path, spec)
-    return out
+def _name(keys: Sequence[str]) -> str | None:
+    """The name of a parameter in an Orbax checkpoint, or None for another array."""
+    if "target" in keys[:2]:
+        return "/".join(keys[keys.index("target") + 1 :])
+    return "/".join(keys[1:]) if keys[0] == "params" else None
