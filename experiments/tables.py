@@ -14,7 +14,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import conditional, pass_at_k, quantization, rollouts, rollouts_training
+from experiments import (
+    conditional,
+    confident_votes,
+    pass_at_k,
+    quantization,
+    rollouts,
+    rollouts_training,
+)
+from experiments.benchmarks import evaluation
 from experiments.benchmarks.accelerator import report
 from experiments.papers.results import shown, table
 from experiments.results import read_json, write_tables
@@ -202,6 +210,12 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "quantization.md": {
         "quality": lambda: quantization.quality_table(read("measured/quantization")),
         "drafts": lambda: quantization.drafts_table(read("measured/quantization")),
+    },
+    "evaluation.md": {"times": lambda: evaluation.markdown(read("measured/evaluation")["rows"])},
+    "estimators.md": {
+        "votes by confidence": lambda: confident_votes.markdown(
+            read("measured/confident_votes")["rows"]
+        ),
     },
     "speculative.md": {"several drafts": printed("several drafts")},
     "measured/verifiers.md": {name: printed(name) for name in COMPARED},

@@ -138,12 +138,9 @@ class Confident(Combined):
 
     def select(self, cache: Any, lanes: Array) -> Any:
         """See ``SupportsSelect.select``."""
-        own = jax.tree.map(
-            jax.vmap(lambda values, index: values[index]),
-            cache._replace(model=None),
-            ConfidentCache(None, lanes, lanes, lanes),
-        )
-        return own._replace(model=super().select(cache.model, lanes))
+        gather = jax.vmap(lambda values, index: values[index])
+        held = super().select(cache.model, lanes)
+        return ConfidentCache(held, *(gather(values, lanes) for values in cache[1:]))
 
     def _confidence(self, log_probs: Array) -> Array:
         """The confidence ``[B, W, T]`` in the tokens of log-probabilities ``[B, W, T, V]``."""

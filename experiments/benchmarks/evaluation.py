@@ -14,6 +14,7 @@ the disk; the warm ones take turns. The numbers and texts of both are compared. 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import shutil
 import tempfile
@@ -98,9 +99,12 @@ def measure(directory: str, count: int, repeats: int, batch_size: int) -> list[d
 
     jax.config.update("jax_enable_compilation_cache", False)
     programs: list[str] = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda name, seconds, **of: programs.append(name) if name == _COMPILED else None
-    )
+
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        if event == _COMPILED:
+            programs.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
     models = {
         OURS: DecodingJax(directory, batch_size=batch_size, dtype="float32"),
         THEIRS: HFLM(directory, batch_size=batch_size, dtype="float32", device="cpu"),
@@ -114,12 +118,11 @@ def measure(directory: str, count: int, repeats: int, batch_size: int) -> list[d
             answers[name] = answered(model, requests)
             cold[name] = time.perf_counter() - start
         compiled = len(programs) - before
-        runs = {
-            name: lambda model=model, requests=requests: answered(model, requests)
-            for name, model in models.items()
+        runs: dict[str, Callable[[], object]] = {
+            name: functools.partial(answered, model, requests) for name, model in models.items()
         }
         seconds = interleaved(runs, repeats, warm_up={name: lambda: None for name in runs})
-        row = {
+        row: dict[str, Any] = {
             "kind": kind,
             "requests": len(requests),
             "cold": cold,

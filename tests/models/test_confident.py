@@ -64,6 +64,22 @@ def check_samples(output):
             assert got == pytest.approx(found[tuple(tokens[:length].tolist())], abs=4e-6)
 
 
+def test_the_greedy_text_ends_where_the_confidence_is_low():
+    output = jax.device_get(
+        decoding_jax.greedy(MODEL, PROMPT, max_new_tokens=LENGTH, stop=Stop(eos_ids=END))
+    )
+    for row, start in enumerate(LISTS):
+        path, confidences, window = [], [], WINDOWS[row]
+        while len(path) < LENGTH and END not in path:
+            log_p = log_probs(TABLE, [*start, *path])
+            confidences.append(-np.sort(log_p)[-K:].mean())
+            full = len(confidences) >= window
+            low = full and np.mean(confidences[-window:]) < THRESHOLDS[row]
+            path.append(END if low else int(np.argmax(log_p)))
+        assert output.tokens[row, 0, : output.length[row, 0]].tolist() == path
+
+
+@pytest.mark.exhaustive
 def test_samples_follow_the_enumerated_distribution():
     """With another window, threshold and number of tokens for each row."""
     given = {"num_samples": 4096, "max_new_tokens": LENGTH, "stop": STOP}
@@ -106,6 +122,7 @@ def test_the_methods_keep_the_protocol():
     assert {"check_tree", "check_keep", "check_select", "check_ragged", "check_widens"} <= set(ran)
 
 
+@pytest.mark.exhaustive
 def test_scores_tell_where_a_text_is_ended():
     """The groups of a text's scores are those of the rule."""
     output = jax.device_get(

@@ -131,7 +131,7 @@ def read_maxtext(directory: StoragePath, items: StoragePath) -> tuple[Settings, 
 
 def _settings(directory: StoragePath) -> Settings:
     """The settings of MaxText's file, and its defaults."""
-    files = sorted(directory.glob("*.yml"))
+    files: list[Any] = sorted(directory.glob("*.yml"))
     chosen = [path for path in files if path.name == _CONFIG] or files
     if len(chosen) != 1:
         raise CheckpointError(
