@@ -199,13 +199,10 @@ def confident(
       ValueError: for no language model, and for a number that is out of range.
 
     Example:
-      >>> from decoding_jax import Prompt, Stop, greedy
       >>> from decoding_jax.testing import TableLM
       >>> table = TableLM.random(jax.random.key(0), 5)
-      >>> model = confident(table, end=0, threshold=100.0, window=3, num_tokens=2)
-      >>> prompt = Prompt(jnp.array([[1, 2]]), jnp.array([2]))
-      >>> greedy(model, prompt, max_new_tokens=6, stop=Stop(eos_ids=0)).length.tolist()
-      [[3]]
+      >>> confident(table, end=0, threshold=1.5, window=3, num_tokens=2).vocab_size
+      5
     """
     check_model(model)
     return Confident(model, end, threshold, window, num_tokens)
