@@ -211,8 +211,10 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "quality": lambda: quantization.quality_table(read("measured/quantization")),
         "drafts": lambda: quantization.drafts_table(read("measured/quantization")),
     },
-    "evaluation.md": {"times": lambda: evaluation.markdown(read("measured/evaluation")["rows"])},
-    "estimators.md": {
+    "measured/evaluation.md": {
+        "times": lambda: evaluation.markdown(read("measured/evaluation")["rows"])
+    },
+    "measured/confident_votes.md": {
         "votes by confidence": lambda: confident_votes.markdown(
             read("measured/confident_votes")["rows"]
         ),
