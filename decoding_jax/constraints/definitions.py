@@ -3,27 +3,30 @@
 Texts that are nested without a bound are not a regular language; those that are nested at most so
 deep are one. A state of its automaton is a set of places in definitions, each with the stack of the
 places that follow where a definition has ended: a recursive transition network (Woods 1970), whose
-stacks are bounded. Each definition is compiled once, however often it is referred to.
+stacks are bounded. Each definition is compiled once, however often it is referred to. Strings
+whose characters are counted are definitions too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 import numpy as np
 
 from decoding_jax import fields
 from decoding_jax.constraints import automata
 from decoding_jax.constraints.automata import Automaton, TooManyStatesError, distinct, reaching
-from decoding_jax.constraints.expressions import (
-    Expression,
-    Symbols,
-)
+from decoding_jax.constraints.counted import Counted, Place
+from decoding_jax.constraints.expressions import Expression, Symbols
 
 _BYTES = 256
 MOST_PLACES = 1 << 14
 """The states that definitions with a stack may have; unrolled, there may be more."""
+
+LONGEST = (1024, 128)
+"""The characters of strings that are not counted, or fewer if these are too many."""
 
 _MOST_STATES = 1 << 16
 _MANY = 8  # times as many configurations as states: few states have more than one
@@ -65,18 +68,22 @@ def of_automata(
 
 
 def network_of(
-    parts: Sequence[Automaton], places: Sequence[str], max_depth: int | None, name: str
+    parts: Sequence[Automaton | Counted], places: Sequence[str], max_depth: int | None, name: str
 ) -> Automaton | Network:
     """The definitions before they are unrolled, or an automaton where none refers to another.
 
-    The arguments and errors are those of ``of_automata``.
+    The arguments and errors are those of ``of_automata``, but that definitions after the first one
+    may be strings whose characters are counted.
     """
-    if not any((part.starts >= _BYTES).any() and _refers(part) for part in parts):
-        return parts[0]
+    first = parts[0]
+    if isinstance(first, Automaton) and not any(map(_refers, parts)):
+        return first
     return Network(parts, places, max_depth, name)
 
 
-def _refers(part: Automaton) -> bool:
+def _refers(part: Automaton | Counted) -> bool:
+    if isinstance(part, Counted):
+        return False
     return bool((part.table[:, part.starts >= _BYTES] >= 0).any())
 
 
@@ -93,6 +100,8 @@ class Network:
       accepting: whether the definition may end at each place.
       reads: whether a byte may follow each place.
       only_ends: whether the definition ends at each place, and nothing else may follow.
+      strings: the places that are within strings whose characters are counted.
+      shortened: what there is to say of strings that are shorter than they may be, or None.
 
     A configuration is a place s with a stack k, as the number k S + s. Stacks are numbered as they
     are found. A stack has the definitions that are open on top, each of which ends with the next
@@ -101,19 +110,25 @@ class Network:
 
     def __init__(
         self,
-        parts: Sequence[Automaton],
+        parts: Sequence[Automaton | Counted],
         places: Sequence[str],
         max_depth: int | None,
         name: str,
     ):
-        self._places, self.max_depth, self._name = places, max_depth, name
+        self._parts, self._places, self.max_depth, self._name = parts, places, max_depth, name
+        self.strings: dict[int, Place] = {}
+        self.shortened: str | None = None
         tables: list[np.ndarray] = []
         may_end: list[bool] = []
         self.starts: list[int] = []  # the first place of each definition
         self.owner: list[int] = []  # the definition of each place
         self.calls: list[list[tuple[int, int]]] = []  # (definition, the place after it)
-        for i, part in enumerate(parts):
+        for i, made in enumerate(parts):
             begin = len(self.owner)
+            part = made.automaton if isinstance(made, Counted) else made
+            if isinstance(made, Counted):
+                inside = made.places or {}
+                self.strings |= {begin + number: place for number, place in inside.items()}
             calls: list[list[tuple[int, int]]] = [[] for _ in part.accepting]
             for number in range(len(parts)):
                 after = part.table[:, part.column(np.array([_BYTES + number]))[0]]
@@ -145,16 +160,23 @@ class Network:
 
         Raises:
           TooManyStatesError: for more than ``max_states``, by default 65,536. Where they are given,
-            it is enough that there are many more configurations.
+            it is enough that there are many more configurations, or that strings are counted.
           ValueError: where no text ends.
         """
         is_tried = max_states is not None
         max_states = _MOST_STATES if max_states is None else max_states
+        expected = f"a language of at most {max_states:,} states"
+        too_many = f"{self._name}: expected {expected}, got more, with max_depth={self.max_depth}"
+        if self.strings:
+            for longest in () if is_tried else LONGEST:
+                with contextlib.suppress(TooManyStatesError):
+                    spelled = self.spelled(longest)
+                    self.shortened = spelled.shortened
+                    return spelled.automaton()
+            raise TooManyStatesError(too_many)
         start = self._start()
         if not start:
             raise self.endless()
-        expected = f"a language of at most {max_states:,} states"
-        too_many = f"{self._name}: expected {expected}, got more, with max_depth={self.max_depth}"
         if is_tried and self._has_more_configurations(_MANY * max_states):
             raise TooManyStatesError(too_many)
         number, queue = {start: 0}, [start]
@@ -181,6 +203,29 @@ class Network:
                 raise TooManyStatesError(too_many)
         return self._useful(np.array(rows, np.int32), np.array(accepting))
 
+    def spelled(self, longest: int, some: Set[Counted] | None = None) -> Network:
+        """These definitions, where each number of characters of a string is a state.
+
+        Args:
+          longest: the characters of strings with a larger ``maxLength``.
+          some: which strings; all by default.
+        """
+        made, lengths = list[Automaton | Counted](), list[int]()
+        for part in self._parts:
+            if isinstance(part, Counted) and (some is None or part in some):
+                lengths += [part.high] if part.high > max(part.low, longest) else []
+                made.append(part.spelled(longest))
+            else:
+                made.append(part)
+        found = Network(made, self._places, self.max_depth, self._name)
+        found.shortened = self.shortened
+        if lengths:
+            found.shortened = (
+                f"{self._name}: strings with maxLength={max(lengths)} have at most {longest:,} "
+                "characters, since they have too many states where they cannot be counted"
+            )
+        return found
+
     def _has_more_configurations(self, most: int) -> bool:
         """Whether there are more configurations than so many, before they are joined to states."""
         sites: list[set[tuple[int, int]]] = [set() for _ in self.starts]
@@ -203,15 +248,33 @@ class Network:
 
     def accepts(self, text: bytes) -> bool:
         """Whether a text is one of them."""
-        members = self._start()
+        members = {(member, 0) for member in self._start()}  # with the characters of a string
         for byte in text:
-            column, after = self.byte_class[byte], set[int]()
-            for stack, place in (divmod(member, self._size) for member in members):
+            column, after = self.byte_class[byte], set[tuple[int, int]]()
+            for member, count in members:
+                stack, place = divmod(member, self._size)
                 following = int(self.table[place, column])
-                if following >= 0:
-                    after |= self._closure(stack * self._size + following)
-            members = frozenset(after)
-        return any(self._is_end(*divmod(member, self._size)) for member in members)
+                then = self.count_after(place, following, count) if following >= 0 else None
+                if then is not None:
+                    found = self._closure(stack * self._size + following)
+                    after |= {(one, then) for one in found}
+            members = after
+        return any(self._is_end(*divmod(member, self._size)) for member, _ in members)
+
+    def count_after(self, place: int, following: int, count: int) -> int | None:
+        """The characters of the string after a byte; None where it has too many, or too few.
+
+        Args:
+          place, following: the places before and after the byte.
+          count: the characters before it, 0 outside of strings that are counted.
+        """
+        if place not in self.strings:
+            return 0
+        string, begins, _ = self.strings[place]
+        if following not in self.strings:
+            return 0 if count >= string.low else None
+        count += begins
+        return count if count + self.strings[following].least <= string.high else None
 
     def _start(self) -> frozenset[int]:
         """The configurations before a text."""

@@ -13,6 +13,7 @@ import functools
 from collections.abc import Callable, Iterator
 
 from decoding_jax.constraints import numbers
+from decoding_jax.constraints.counted import can_grow, shortest
 from decoding_jax.constraints.encodings import CHARACTERS
 from decoding_jax.constraints.expressions import (
     NOTHING,
@@ -59,15 +60,20 @@ class Strings:
     formats: frozenset[Expression] = frozenset()
 
     @property
-    def language(self) -> Expression:
-        """The expression of all that is asked, with formats."""
+    def texts(self) -> Expression:
+        """The expression of all that is asked but the number of characters, with formats."""
         parts = sorted(self.patterns | self.formats, key=hash)
         if self.values is not None:
             values = union(*(text([*map(ord, value)]) for value in self.values))
             return both(values, *sorted(self.formats, key=hash))
-        if self.low or self.high is not None or not parts:
-            parts.append(Repeat(CHARACTERS, self.low, self.high))
-        return both(*parts)
+        return both(*parts) if parts else ANY_TEXT
+
+    @property
+    def language(self) -> Expression:
+        """The expression of all that is asked."""
+        if self.values is not None or not (self.low or self.high is not None):
+            return self.texts
+        return both(self.texts, Repeat(CHARACTERS, self.low, self.high))
 
     @property
     def is_empty(self) -> bool:
@@ -76,8 +82,13 @@ class Strings:
             return not self.values
         if self.high is not None and self.low > self.high:
             return True
+        if not self.patterns:
+            return False
         without = dataclasses.replace(self, formats=frozenset())
-        return bool(self.patterns) and compiled(without.language).is_empty
+        made = compiled(without.texts)
+        if made.is_empty or (self.high is not None and shortest(made) > self.high):
+            return True
+        return not can_grow(made) and compiled(without.language).is_empty
 
     def holds(self, value: str) -> bool:
         """Whether a string is one of them."""

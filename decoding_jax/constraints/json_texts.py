@@ -17,7 +17,8 @@ from typing import Any
 from decoding_jax import fields
 from decoding_jax.constraints import automata, forms, numbers
 from decoding_jax.constraints.automata import Automaton, TooManyStatesError
-from decoding_jax.constraints.definitions import MOST_PLACES, reference
+from decoding_jax.constraints.counted import Counted, can_grow, shortest, unrepeated
+from decoding_jax.constraints.definitions import reference
 from decoding_jax.constraints.encodings import in_json
 from decoding_jax.constraints.expressions import (
     EMPTY,
@@ -46,9 +47,8 @@ from decoding_jax.constraints.forms import (
 from decoding_jax.constraints.references import Retrieve
 from decoding_jax.constraints.schemas import Schemas, unfollowed
 
-LONGEST = (1024, 128)
-"""The characters that a string with a larger ``maxLength`` may have; fewer if states are many."""
-
+_FEW = 8  # characters of a string, which are not counted
+_MOST_SPELLED = 64  # characters of all strings with a length, up to which none are counted
 _MOST_SUBSETS = 8  # items of a set that may be in any order
 SPACES = ("any", "none", "one")
 """How much white space there is: at most one space between parts, none, or as ``json.dumps``."""
@@ -82,7 +82,7 @@ class Style:
 
 def automata_of(
     schema: Any, name: str, max_depth: int | None, style: Style, retrieve: Retrieve | None = None
-) -> tuple[list[Automaton], list[str]]:
+) -> tuple[list[Automaton | Counted], list[str]]:
     """The automata of the texts that a schema allows, or of some of them.
 
     Args:
@@ -95,7 +95,8 @@ def automata_of(
 
     Returns:
       One automaton for the schema and one for each schema that refers to itself, with symbols as
-      ``definitions.network_of`` takes them; and where each of them is, for errors.
+      ``definitions.network_of`` takes them, and strings whose characters are counted; and where
+      each of them is, for errors.
 
     Raises:
       ValueError: in one line, for a schema with a keyword that is not followed, and for anything
@@ -107,22 +108,14 @@ def automata_of(
       (True, False)
     """
     schemas = Schemas(schema, name, retrieve)
-    for longest in LONGEST:
-        writer = _Writer(schemas, name, max_depth, style, longest)
-        nested = writer.find_nested(schemas.root)
-        goals = [schemas.root, *(goal for goal in nested if goal != schemas.root)]
-        writer.number = {goal: i for i, goal in enumerate(goals) if goal in nested}
-        try:
-            made = [compiled(writer.own(goal)) for goal in goals]
-        except TooManyStatesError:
-            if not writer.is_shorter_next:
-                raise
-            continue
-        if len(made) == 1 or sum(len(one.table) for one in made) <= MOST_PLACES:
-            break
-        if not writer.is_shorter_next:
-            break
-    return made, [name if i == 0 else schemas.place(goal) for i, goal in enumerate(goals)]
+    writer = _Writer(schemas, name, max_depth, style)
+    nested = writer.find_nested(schemas.root)
+    goals = [schemas.root, *(goal for goal in nested if goal != schemas.root)]
+    writer.number = {goal: i for i, goal in enumerate(goals) if goal in nested}
+    writer.begin_counts(len(goals))
+    made = [compiled(writer.own(goal)) for goal in goals]
+    places = [name, *map(schemas.place, goals[1:]), *[name] * len(writer.counted)]
+    return [*made, *writer.counted], places
 
 
 class _Writer:
@@ -130,17 +123,18 @@ class _Writer:
 
     Attributes:
       number: those that are definitions of their own.
-      is_shorter_next: whether some strings may be longer than they will be in another attempt.
+      counted: the strings that are, with their numbers.
     """
 
-    def __init__(
-        self, schemas: Schemas, name: str, max_depth: int | None, style: Style, longest: int
-    ):
+    def __init__(self, schemas: Schemas, name: str, max_depth: int | None, style: Style):
         self.schemas, self.number = schemas, dict[Goal, int]()
+        self.counted: dict[Counted, int] = {}
         self._name, self._max_depth, self._style = name, max_depth, style
-        self._longest, self.is_shorter_next = longest, False
-        self._made: dict[Goal, Expression] = {}
+        self._made: dict[tuple[Goal, bool], Expression] = {}
         self._uses = Counter[Goal]()
+        self._lengths: dict[Goal, int] = {}  # of the strings that each goal has
+        self._first_counted = 0
+        self._counts = False
 
     def find_nested(self, root: Goal) -> list[Goal]:
         """The goals that are met within themselves, found from a root."""
@@ -169,6 +163,12 @@ class _Writer:
                 path.add(following)
                 open_.append((following, self._inner(following)))
         return list(nested)
+
+    def begin_counts(self, first: int) -> None:
+        """Counts characters from now on, if there may be many, by definitions from ``first`` on."""
+        self._first_counted = first
+        length = sum(n * max(self._uses[goal], 1) for goal, n in self._lengths.items())
+        self._counts = length > _MOST_SPELLED
 
     def _form(self, goal: Goal) -> Form:
         """The values of a goal that are written.
@@ -206,6 +206,7 @@ class _Writer:
         if parts != [goal]:
             return (one for one in parts if not self.schemas.is_empty(one))
         form = self._form(goal)
+        self._lengths[goal] = sum(_with_length(one).high or 0 for one in form.strings)
         found: dict[Goal, None] = {}
         for array in form.arrays:
             most = self._most_items(array)
@@ -243,22 +244,27 @@ class _Writer:
         """The expression of a goal within another one."""
         if goal in self.number:
             return reference(self.number[goal])
-        if goal not in self._made:
+        key = goal, self._counts
+        if key not in self._made:
             made = self.own(goal)
-            self._made[goal] = Compiled(compiled(made)) if self._uses[goal] > 1 else made
-        return self._made[goal]
+            self._made[key] = Compiled(compiled(made)) if self._uses[goal] > 1 else made
+        return self._made[key]
 
     def _of_form(self, form: Form) -> Expression:
-        lengths = [min(one.high, self._longest) for one in form.strings if one.high is not None]
-        self.is_shorter_next |= max(lengths, default=0) > LONGEST[-1]
         parts = [text(b"null")] if form.null else []
         parts += [text(b"true" if one else b"false") for one in sorted(form.booleans)]
         if form.numbers is not numbers.NONE:
             parts.append(_numbers(form.numbers))
-        parts += [_strings(one, self._longest, self._style.any_escapes) for one in form.strings]
+        parts += map(self._string, form.strings)
         parts += [self._array(one) for one in form.arrays]
         parts += [self._object(one) for one in form.objects]
         return union(*parts)
+
+    def _string(self, some: Strings) -> Expression:
+        counted = _counted(some, self._style.any_escapes) if self._counts else None
+        if counted is None:
+            return _strings(some, self._style.any_escapes)
+        return reference(self.counted.setdefault(counted, self._first_counted + len(self.counted)))
 
     def _most_items(self, array: Arrays) -> int | None:
         """How many items an array may have, for what they have to follow."""
@@ -273,10 +279,13 @@ class _Writer:
             if array.unique and (high is None or high > 1):
                 return self._set(array)
             return self._list(array, high)
+        # What is compared is no symbol.
+        counts, self._counts = self._counts, False
         plain = dataclasses.replace(array, contains=())
         parts = [self._array(plain)]
         high = self._most_items(plain)
         parts += [self._list(array, high, *wanted) for wanted in array.contains]
+        self._counts = counts
         if any(compiled(part).starts[-1] > 256 for part in parts):
             raise UnfollowedError("contains beside values that are nested without a bound")
         return both(*parts)
@@ -472,16 +481,44 @@ def _numbers(some: numbers.Numbers) -> Expression:
 
 
 @functools.lru_cache(4096)
-def _strings(some: Strings, longest: int, any_escapes: bool) -> Expression:
+def _with_length(some: Strings) -> Strings:
+    """The same strings, where the repetition at the end of a pattern is a number of characters."""
+    if some.values is not None:
+        return some
+    kept, lows, highs = set(), [some.low], [] if some.high is None else [some.high]
+    for pattern in some.patterns:
+        again = unrepeated(compiled(pattern))
+        if again is None:
+            kept.add(pattern)
+            continue
+        texts, low, high = again
+        kept.add(Compiled(texts))
+        lows.append(low)
+        highs.append(high)
+    high = min(highs, default=None)
+    return dataclasses.replace(some, patterns=frozenset(kept), low=max(lows), high=high)
+
+
+@functools.lru_cache(4096)
+def _counted(some: Strings, any_escapes: bool) -> Counted | None:
+    """Strings whose characters can be counted."""
+    some = _with_length(some)
+    if some.values is not None or some.high is None or some.high <= _FEW:
+        return None
+    made = compiled(some.texts)
+    if made.is_empty or not can_grow(made) or max(shortest(made), some.low) > some.high:
+        return None
+    found = Counted(some.texts, some.low, some.high, any_escapes)
+    return None if found.places is None else found
+
+
+@functools.lru_cache(4096)
+def _strings(some: Strings, any_escapes: bool) -> Expression:
     if some.values is not None:
         formats = [compiled(one) for one in some.formats]
         values = [v for v in some.values if all(one.accepts(map(ord, v)) for one in formats)]
         texts = (json.dumps(value, ensure_ascii=False) for value in values)
         return union(*(text(one.encode()) for one in texts))
-    if some.high is not None and some.high > longest:
-        if some.low > LONGEST[0]:
-            raise UnfollowedError(f"minLength {some.low} beside maxLength")
-        some = dataclasses.replace(some, high=max(longest, some.low))
     return Compiled(in_json(compiled(some.language), any_escapes))
 
 

@@ -36,9 +36,11 @@ _SHORT = 0.1  # seconds of compilation, up to which nothing is kept
 _LANGUAGES = (transforms.CompressedAutomaton, transforms.StackAutomaton)
 
 
-def kept(
-    asked: Any, vocabulary: Vocabulary, make: Callable[[], PrefixAllowedTokens]
-) -> PrefixAllowedTokens:
+Made = tuple[PrefixAllowedTokens, str | None]
+"""A constraint, and what there is to say about it."""
+
+
+def kept(asked: Any, vocabulary: Vocabulary, make: Callable[[], Made]) -> Made:
     """A constraint from disk, or made and perhaps kept there.
 
     Args:
@@ -54,7 +56,8 @@ def kept(
     path = folder / f"{hashlib.sha256(whole).hexdigest()[:32]}.npz"
     # What is no whole file of this kind is made again.
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
-        return dataclasses.replace(_read(path), digest=vocabulary.digest)
+        found, words = _read(path)
+        return dataclasses.replace(found, digest=vocabulary.digest), words
     begin = time.perf_counter()
     made = make()
     if time.perf_counter() - begin > _SHORT:
@@ -82,23 +85,26 @@ def _version() -> str:
     return digest.hexdigest()
 
 
-def _bytes_of(made: PrefixAllowedTokens) -> bytes:
+def _bytes_of(both: Made) -> bytes:
+    made, words = both
     language, buffer = made.language, io.BytesIO()
     arrays = {field.name: getattr(language, field.name) for field in dataclasses.fields(language)}
     first = [] if made.first is None else [made.first]
     kind = [one.__name__ for one in _LANGUAGES].index(type(language).__name__)
-    np.savez_compressed(
-        buffer, **arrays, **{"of.kind": kind, "of.start": made.start, "of.first": first}
-    )
+    of = {"of.kind": kind, "of.start": made.start, "of.first": first, "of.words": words or ""}
+    np.savez_compressed(buffer, **arrays, **of)
     return buffer.getvalue()
 
 
-def _read(path: Path) -> PrefixAllowedTokens:
+def _read(path: Path) -> Made:
     with np.load(path, allow_pickle=False) as found:
         arrays = dict(found)
-    kind, start, first = (arrays.pop(f"of.{name}") for name in ("kind", "start", "first"))
+    kind, start, first, words = (
+        arrays.pop(f"of.{name}") for name in ("kind", "start", "first", "words")
+    )
     whole = {name: int(array) if array.ndim == 0 else array for name, array in arrays.items()}
     language = _LANGUAGES[int(kind)](**whole)
-    return PrefixAllowedTokens(
+    made = PrefixAllowedTokens(
         language, start=int(start), first=int(first[0]) if len(first) else None
     )
+    return made, str(words) or None

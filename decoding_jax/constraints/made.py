@@ -27,6 +27,7 @@ from decoding_jax.constraints.references import Retrieve, as_json
 from decoding_jax.constraints.token_automata import Vocabulary, over_tokens
 from decoding_jax.text.stop_strings import texts_of
 from decoding_jax.text.tokenizers import Tokenizer
+from decoding_jax.text.warn import warn
 from decoding_jax.transforms import CompressedAutomaton, PrefixAllowedTokens, StackAutomaton
 
 _MOST_UNROLLED = 1024
@@ -326,21 +327,27 @@ def _made(
     style = json_texts.Style() if style is None else style
     vocabulary = vocabulary_of(tokenizer, vocab_size)
 
-    def make() -> PrefixAllowedTokens:
+    def make() -> kept.Made:
         if kind == "regex":
-            return _over_tokens(_of_pattern(value, name), vocabulary, name, value)
+            return _over_tokens(_of_pattern(value, name), vocabulary, name, value), None
         if kind == "json_schema":
             parts, places = json_texts.automata_of(value, name, max_depth, style, retrieve)
         else:
             parts, places = grammars.automata_of(value, name)
         network = definitions.network_of(parts, places, max_depth, name)
-        return over_network(network, vocabulary, name, value)
+        found = over_network(network, vocabulary, name, value)
+        return found, None if isinstance(network, Automaton) else network.shortened
 
     # What a function gives may change; what is no text is an error.
     if retrieve is not None or (kind != "json_schema" and not isinstance(value, str)):
-        return make()
-    said = as_json(value, name) if kind == "json_schema" else value
-    return kept.kept([kind, said, max_depth, dataclasses.astuple(style)], vocabulary, make)
+        found, words = make()
+    else:
+        said = as_json(value, name) if kind == "json_schema" else value
+        asked = [kind, said, max_depth, dataclasses.astuple(style)]
+        found, words = kept.kept(asked, vocabulary, make)
+    if words is not None:
+        warn(words)
+    return found
 
 
 def over_network(

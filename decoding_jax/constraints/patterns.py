@@ -108,7 +108,7 @@ def _read(pattern: str, place: str, dialect: str, *, whole: bool, alone: bool = 
     if not isinstance(pattern, str):
         raise fields.error(place, "a regular expression", pattern)
     try:
-        return Compiled(_automaton(pattern, dialect, whole, alone))
+        return _compiled(pattern, dialect, whole, alone)
     except _PatternError as error:
         got = f"{fields.describe(pattern)} ({error})"
         raise ValueError(f"{place}: expected a regular expression of {name}, got {got}") from None
@@ -118,7 +118,7 @@ def _read(pattern: str, place: str, dialect: str, *, whole: bool, alone: bool = 
 
 
 @functools.lru_cache(1024)
-def _automaton(pattern: str, dialect: str, whole: bool, alone: bool) -> Automaton:
+def _compiled(pattern: str, dialect: str, whole: bool, alone: bool) -> Compiled:
     parser = _Parser(pattern, dialect)
     made = parser.whole()
     if not whole:
@@ -126,7 +126,7 @@ def _automaton(pattern: str, dialect: str, whole: bool, alone: bool) -> Automato
         made = union(*(_unanchored(part, parser) for part in parts))
     elif alone:
         made = _trimmed(made, parser)[0]
-    return _resolved(made, parser.assertions, alone)
+    return Compiled(_resolved(made, parser.assertions, alone))
 
 
 def _trimmed(part: Expression, parser: _Parser) -> tuple[Expression, bool, bool]:

@@ -8,17 +8,19 @@ construction of subsets. The texts are the same.
 A frame is the pair of the counted definitions that it opens, and the place where the definition
 below goes on. A member of a state is a place with the frames above the common stack, the topmost
 first. ``max_depth`` bounds how many frames open each counted definition; how many more of each may
-be opened is called the room.
+be opened is called the room. Within a string whose characters are counted, all members of a state
+are at one place, which they have reached together.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 import numpy as np
 
+from decoding_jax.constraints.counted import Counted, Place
 from decoding_jax.constraints.definitions import Network
 
 Frame = tuple[frozenset[int], int]
@@ -35,10 +37,17 @@ AMPLE = 1 << 20
 
 
 class AmbiguousError(Exception):
-    """The text does not determine the frames or the room that it needs, or there are too many.
+    """The text does not determine the frames, the room or the string, or there are too many.
 
     A definition that is counted and may be empty is an example: no byte shows that it is open.
+
+    Attributes:
+      strings: those of which the text does not determine one.
     """
+
+    def __init__(self, strings: Set[Counted] = frozenset()):
+        super().__init__()
+        self.strings = strings
 
 
 class Machine:
@@ -95,6 +104,10 @@ class Machine:
     def is_waiting(self, state: int) -> bool:
         """Whether a state asks for the frame on top of the stack, before any further byte."""
         return self._is_waiting[state]
+
+    def string(self, state: int) -> Place | None:
+        """The place of a state within a string whose characters are counted."""
+        return self._network.strings.get(next(iter(self.sets[state]))[0])
 
     def may_end(self, state: int) -> bool:
         """Whether a text may end in a state."""
@@ -273,6 +286,10 @@ class Machine:
             return None
         if len(found) > _MOST_MEMBERS:
             raise AmbiguousError
+        places = {place for place, _ in found}
+        inside = places & self._network.strings.keys()
+        if inside and len(places) > 1:
+            raise AmbiguousError({self._network.strings[place].string for place in inside})
         key = frozenset(found)
         if key not in self._set_number:
             if len(self.sets) >= _MOST_SETS:

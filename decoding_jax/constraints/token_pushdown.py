@@ -4,6 +4,10 @@ A token does to a state what its bytes do one after another. Where one of them a
 top of the stack that the token has met, the rest of the token is done by that frame: the pair of
 the state that asks and of the rest is a way to ask. The outcomes of tokens and of rests, for each
 state and frame and for each room that changes them, are the tables of a ``StackAutomaton``.
+
+A state within a string whose characters are counted is a state of the device for each number of
+characters. What tokens do is found once, for a string that has just begun. A token that stays in
+the string adds its characters; there are other rows where the string would be too long or short.
 """
 
 from __future__ import annotations
@@ -12,12 +16,14 @@ import functools
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from decoding_jax.batches.widths import round_up
+from decoding_jax.constraints import definitions
 from decoding_jax.constraints.automata import distinct
+from decoding_jax.constraints.counted import Counted
 from decoding_jax.constraints.definitions import MOST_PLACES, Network
 from decoding_jax.constraints.pushdown import AMPLE, AmbiguousError, Machine, Members, Room
 from decoding_jax.constraints.token_automata import Classes, Vocabulary
@@ -35,29 +41,81 @@ def over_tokens(network: Network, vocabulary: Vocabulary) -> PrefixAllowedTokens
     """The transform that keeps texts to nested definitions.
 
     None where the definitions are ambiguous, or the machine or its stack would be large, or where
-    not every byte that a text may have is a token, so that a text might not be able to end.
+    not every byte that a text may have is a token, so that a text might not be able to end. Strings
+    that cannot be counted have states for their lengths.
 
     Raises:
       ValueError: where no text ends within the depth.
     """
     single = {bytes([byte]) for byte in network.bytes_read()}
-    if not network.max_depth or not single <= set(vocabulary.begun):
+    depth = network.max_depth or (1 if network.strings else 0)
+    if not depth or not single <= set(vocabulary.begun):
         return None
     try:
         machine = Machine(network)
-        capacity = machine.longest_stack(network.max_depth)
+        capacity = machine.longest_stack(depth)
         if capacity > _MOST_FRAMES:
             return None
         needs = machine.start_needs
-        if needs is None or max(needs, default=0) > network.max_depth:
+        if needs is None or max(needs, default=0) > depth:
             raise network.endless()
-        return _Tables(machine, vocabulary).transform(network.max_depth, capacity)
-    except AmbiguousError:
-        return None
+        return _Tables(machine, vocabulary).transform(depth, capacity)
+    except AmbiguousError as error:
+        if not error.strings:
+            return None
+        spelled = network.spelled(definitions.LONGEST[0], error.strings)
+        made = over_tokens(spelled, vocabulary)
+        network.shortened = spelled.shortened
+        return made
 
 
-Context = tuple[tuple[int, ...], Room, Room]
-"""The frames that were pushed, the room that was met, and the room that has been needed."""
+class Context(NamedTuple):
+    """What has to be known of a beginning of a token, beside a state.
+
+    Attributes:
+      pushed: the frames that were pushed.
+      room: the room that was met.
+      needed: the room that has been needed.
+      used: the characters of the string that the token begins in; -1 as long as that has no end,
+        and 0 where it begins in none that is counted.
+      count: the characters of the token that are in the string that is open.
+    """
+
+    pushed: tuple[int, ...]
+    room: Room
+    needed: Room
+    used: int
+    count: int
+
+
+class Outcome(NamedTuple):
+    """What a token does.
+
+    Attributes:
+      state: the state after it.
+      pushed: the frames that it pushes.
+      count: its characters in the string that is open then.
+      stays: whether that is the string that it begins in, so that these are more characters.
+    """
+
+    state: int
+    pushed: tuple[int, ...] = ()
+    count: int = 0
+    stays: bool = False
+
+
+class Code(NamedTuple):
+    """What a token does where the string that it begins in is neither too long nor too short.
+
+    Attributes:
+      entry: the entry of a table: the number of an outcome, or of a way to ask for a frame.
+      needed: the characters that the string has to have room for.
+      used: the characters that the string must not lack more of; -1 where it does not end.
+    """
+
+    entry: int
+    needed: int
+    used: int
 
 
 class _Runs:
@@ -82,11 +140,12 @@ class _Runs:
 
     def begin(self, state: int, room: Room) -> int:
         """The place before the first byte."""
-        return self._numbered(state, ((), room, (0,) * len(room)))
+        used = 0 if self.machine.string(state) is None else -1
+        return self._numbered(state, Context((), room, (0,) * len(room), used, 0))
 
     def needs(self) -> np.ndarray:
         """The room that has been needed at each place, int ``[places, K]``."""
-        needs = [needed for _, (_, _, needed) in self.places]
+        needs = [context.needed for _, context in self.places]
         return np.array(needs, np.int64).reshape(len(needs), len(self._ample))
 
     def _find_least(self, state: int) -> Room:
@@ -101,14 +160,14 @@ class _Runs:
             known, slack, found = self._number[context], self._slack(context), []
             for members, to, need in moves:
                 if to < 0 or (need and not all(map(int.__le__, need, slack))):
-                    found.append(self._after(context, members))
+                    found.append(self._after(state, context, members))
                 else:
                     found.append(known[to] if to in known else self._numbered(to, context))
             self.table[place] = np.array([*found, _DEAD])[column]
 
     def _find_slack(self, context: Context) -> Room:
         """The room that a byte may need without another context after it."""
-        pushed, room, needed = context
+        pushed, room, needed, _, _ = context
         opened = self._opens(pushed)
         within = map(min, room, needed) if AMPLE in room else room
         return tuple(map(int.__sub__, within, opened))
@@ -120,17 +179,19 @@ class _Runs:
         room that it needs, if any.
         """
         found, of_class = self.machine.choices(state)
+        counts = self.machine.string(state) is not None
         moves: list[tuple[Members, int, Room | None]] = []
         for members in found:
             after, need = self.machine.after(members, self._ample), self.machine.needed(members)
             plain = after is not None and not after[1] and not self.machine.is_waiting(after[0])
+            plain &= not counts
             moves.append(
                 (members, after[0] if after and plain else -1, need if any(need) else None)
             )
         return moves, np.array(of_class)[self._byte_class]
 
-    def _after(self, context: Context, members: Members) -> int:
-        pushed, room, needed = context
+    def _after(self, state: int, context: Context, members: Members) -> int:
+        pushed, room, needed, used, count = context
         machine, opened = self.machine, self._opens(pushed)
         here = tuple(map(int.__sub__, room, opened))
         found = machine.after(members, here)
@@ -147,7 +208,18 @@ class _Runs:
             if resolved is None:
                 return _DEAD
             target, frames = resolved, frames[1:]
-        return self._numbered(target, (frames, room, needed))
+        string = machine.string(state)
+        if string is not None:
+            then = machine.string(target)
+            if then is not None:
+                count += string.begins
+                if count + then.least > string.string.high:
+                    return _DEAD
+            elif used >= 0 and count < string.string.low:
+                return _DEAD
+            else:
+                used, count = count if used < 0 else used, 0
+        return self._numbered(target, Context(frames, room, needed, used, count))
 
     def _numbered(self, state: int, context: Context) -> int:
         known = self._number[context]
@@ -167,7 +239,8 @@ class _Tables:
     def __init__(self, machine: Machine, vocabulary: Vocabulary):
         self._machine, self._ends = machine, vocabulary.ends
         self._runs = _Runs(machine, machine.byte_class)
-        self._outcomes: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._outcomes: dict[Outcome, int] = {}
+        self._codes: dict[Code, int] = {}
         self._ways: dict[tuple[int, bytes], int] = {}
         self._begins: dict[tuple[int, int], int | None] = {}  # by a state that asks, and a frame
         self._largest = (0,) * len(machine.counted)  # the most room that anything needs
@@ -233,7 +306,7 @@ class _Tables:
 
     def _new_states(self) -> list[int]:
         """The states that have been met and not yet followed."""
-        met = {state for state, _ in self._outcomes}
+        met = {one.state for one in self._outcomes}
         return sorted((met | self._begun()) - self._states.keys())
 
     def _begun(self) -> set[int]:
@@ -264,8 +337,8 @@ class _Tables:
         if scarce:
             edges = self._with_less_room(edges, states, scarce, walk)
             rows += [(states[i], room) for i, room in scarce]
-        shared = [(text, start, self._codes(place)) for text, start, place in edges.shared]
-        single = np.stack([*edges.single[:2], self._codes(edges.single[2])])
+        shared = [(text, start, self._codes_at(place)) for text, start, place in edges.shared]
+        single = np.stack([*edges.single[:2], self._codes_at(edges.single[2])])
         single = np.concatenate([single, self._ways_of(edges.asking, walk.texts)], axis=1)
         classes.add(len(rows), shared, single)
         return rows
@@ -344,25 +417,38 @@ class _Tables:
             found.append(np.concatenate([[len(states) + row[more[0]], text[more[1]]], more[2:]]))
         return Edges(shared, *(np.concatenate(found, axis=1) for found in both))
 
-    def _codes(self, place: np.ndarray) -> np.ndarray:
+    def _codes_at(self, place: np.ndarray) -> np.ndarray:
         each, index = np.unique(place, return_inverse=True)
-        return np.array([self._outcome(p) for p in each.tolist()], np.int64)[index]
+        return np.array([self._code_at(p) for p in each.tolist()], np.int64)[index]
 
     def _ways_of(self, asking: np.ndarray, texts: Sequence[bytes]) -> np.ndarray:
-        """Starts and texts that ask, with the way in which they do as the entry of a table."""
+        """Starts and texts that ask, with the codes of the ways in which they do."""
         start, text, place, depth = asking
-        states = np.array([state for state, _ in self._runs.places], np.int64)
-        key = np.stack([states[place], text, depth])
+        both = [(state, context.used) for state, context in self._runs.places]
+        key = np.stack([*np.array(both, np.int64).reshape(-1, 2)[place].T, text, depth])
         first, index = distinct(key.T)
-        ways = [
-            self._ways.setdefault((state, texts[one][since:]), len(self._ways))
-            for state, one, since in key[:, first].T.tolist()
-        ]
-        return np.stack([start, text, -2 - np.array(ways, np.int64)[index]])
+        codes = []
+        for state, used, one, since in key[:, first].T.tolist():
+            way = self._ways.setdefault((state, texts[one][since:]), len(self._ways))
+            codes.append(self._numbered(Code(-2 - way, used, used)))
+        return np.stack([start, text, np.array(codes, np.int64)[index]])
 
-    def _outcome(self, place: int) -> int:
-        state, (pushed, _, _) = self._runs.places[place]
-        return self._outcomes.setdefault((state, pushed), len(self._outcomes))
+    def _code_at(self, place: int) -> int:
+        state, (pushed, _, _, used, count) = self._runs.places[place]
+        outcome = Outcome(state, pushed, count, used < 0)
+        entry = self._outcomes.setdefault(outcome, len(self._outcomes))
+        if used >= 0:
+            return self._numbered(Code(entry, used, used))
+        string = self._machine.string(state)
+        assert string is not None  # It has no end yet.
+        return self._numbered(Code(entry, count + string.least, -1))
+
+    def _numbered(self, code: Code) -> int:
+        return self._codes.setdefault(code, len(self._codes))
+
+    def _decoded(self, table: np.ndarray) -> np.ndarray:
+        """The entries of codes, of which -1 is none."""
+        return np.array([*(code.entry for code in self._codes), -1], np.int32)[table]
 
     def _ask(self) -> None:
         """Gives frames to the states that ask for them, and follows what is left of the tokens.
@@ -373,7 +459,7 @@ class _Tables:
         while known != (known := len(self._ways) + len(self._begins) + len(machine.frames)):
             self._answer({state for state, _ in self._ways})
             for found in sorted(self._begun()):
-                self._outcomes.setdefault((found, ()), len(self._outcomes))
+                self._outcomes.setdefault(Outcome(found), len(self._outcomes))
             for (state, _), then in list(self._begins.items()):
                 if then is not None and machine.is_waiting(then):
                     for other, rest in list(self._ways):
@@ -390,8 +476,12 @@ class _Tables:
     def transform(self, max_depth: int, capacity: int) -> PrefixAllowedTokens:
         """The transform of the tables, padded."""
         machine, sizes = self._machine, tuple(n + 1 for n in self._largest)
-        state_of = {state: i for i, state in enumerate(self._states)}
-        ended = len(state_of)  # the state after an end token; then that before the first token
+        strings = map(machine.string, self._states)
+        numbers = [1 if place is None else place.string.high + 1 for place in strings]
+        *before, ended = itertools.accumulate(numbers, initial=0)
+        state_of = dict(zip(self._states, before, strict=True))
+        # ``ended`` is the state after an end token; then comes that before the first token.
+        count = np.concatenate([*map(np.arange, numbers), np.zeros(1 + bool(self._first_rows))])
         row, table, token_class = self._states_and_tokens(sizes)
         frame_row, frame_table = self._frames(sizes)
         frame_table, table = _merged(frame_table, table)
@@ -399,8 +489,10 @@ class _Tables:
         table, token_class = table[:, kept], class_of[token_class]
         table, row = _distinct_rows(table, row)
         frame_table, frame_row = _distinct_rows(frame_table, frame_row)
-        target = [*(state_of[state] for state, _ in self._outcomes), ended]
-        pushed = [[frame + 1 for frame in frames] for _, frames in self._outcomes]
+        of_outcomes = np.array([state_of[one.state] + one.count for one in self._outcomes])
+        stays = np.array([one.stays for one in self._outcomes])
+        target = np.append(np.where(stays, -1 - of_outcomes, of_outcomes), ended)
+        pushed = [[frame + 1 for frame in one.pushed] for one in self._outcomes]
         opened = [(0,) * len(sizes), *(machine.opens([i]) for i in range(len(machine.frames)))]
         allowed, bits_row, asked, asked_row = _rows_of_bits(table)
         language = StackAutomaton(
@@ -411,7 +503,8 @@ class _Tables:
             bits_row=_padded(bits_row, 0),
             asked=_padded(asked, -1, columns=False),
             asked_row=_padded(asked_row, 0, columns=False),
-            target=_padded(np.array(target), 0),
+            count=_padded(count, 0),
+            target=_padded(target, 0),
             pushed=_padded(np.array([*itertools.zip_longest(*pushed, [0], fillvalue=0)]).T, 0),
             frame_row=_padded(frame_row, 0, columns=False),
             frame_table=_padded(frame_table, -1),
@@ -436,25 +529,40 @@ class _Tables:
         parts = [table[:, class_of[0][kinds]], np.full((1, len(kinds)), -1, np.int32)]
         if self._first_rows:
             parts.append(self._first_table[:, class_of[1][kinds]])
-        whole = np.concatenate(parts)
+        codes = np.concatenate(parts)
+        whole, each_code = self._decoded(codes), [*self._codes, Code(-1, 0, -1)]
         states = [*(state for state, _ in self._rows), None, *(s for s, _ in self._first_rows)]
         may_end = [state is not None and self._machine.may_end(state) for state in states]
         whole[np.ix_(may_end, self._ends[kinds])] = len(self._outcomes)
-        row = np.full((len(self._states) + 1, _count(sizes)), len(table))
-        place = {one: i for i, one in enumerate(self._rows)}
-        rooms = [(_number(room, sizes), room) for room in _rooms(sizes)]
+        rooms = sorted((_number(room, sizes), room) for room in _rooms(sizes))
         kept = functools.cache(_kept)
-        for i, (state, need) in enumerate(self._states.items()):
-            least = self._runs.least_room(state)
-            for number, room in rooms:
-                row[i, number] = place[state, kept(room, least, need)]
+        found: list[np.ndarray] = []
+        tables, size = [whole], len(whole)
+
+        def put(state: int, need: Room, place: dict[tuple[int, Room], int]) -> None:
+            least, string = self._runs.least_room(state), self._machine.string(state)
+            each = np.array([[place[state, kept(room, least, need)] for _, room in rooms]])
+            if string is None:
+                found.append(each)
+                return
+            if any(need):
+                raise AmbiguousError
+            nonlocal size
+            [row] = np.unique(each)
+            few, number = _by_length(string.string, [each_code[i] for i in codes[row].tolist()])
+            found.append(np.repeat(size + number[:, None], len(rooms), axis=1))
+            tables.append(few)
+            size += len(few)
+
+        place = {one: i for i, one in enumerate(self._rows)}
+        for state, need in self._states.items():
+            put(state, need, place)
+        found.append(np.full((1, len(rooms)), len(table)))
         if self._first_rows:
             place = {one: len(table) + 1 + i for i, one in enumerate(self._first_rows)}
             [(state, need)] = _needs(self._first_rows).items()
-            least = self._runs.least_room(state)
-            each = {number: place[state, kept(room, least, need)] for number, room in rooms}
-            row = np.concatenate([row, [[each[i] for i in range(len(each))]]])
-        return row, whole, token_class
+            put(state, need, place)
+        return np.concatenate(found), np.concatenate(tables), token_class
 
     def _frames(self, sizes: Room) -> tuple[np.ndarray, np.ndarray]:
         """``StackAutomaton.frame_row`` and ``frame_table``; row 0 is that of no frame."""
@@ -462,7 +570,8 @@ class _Tables:
         place, found = {}, np.zeros((0, 1), np.int32)
         if self._rest_rows:
             number, table = self._rest_classes.finished()
-            found = table[:, number[self._rest.places([rest for _, rest in ways])]]
+            found = self._decoded(table)
+            found = found[:, number[self._rest.places([rest for _, rest in ways])]]
             place = {one: i for i, one in enumerate(self._rest_rows)}
         needs = _needs(self._rest_rows)
         numbers = {way: i for i, way in enumerate(ways)}
@@ -483,10 +592,32 @@ class _Tables:
                 if place:
                     least = self._runs.least_room(then)
                     row[here] = found[place[then, _kept(room, least, needs[then])]][here]
-                row[here & is_empty] = self._outcomes[then, ()]
+                row[here & is_empty] = self._outcomes[Outcome(then)]
             frame_row[frame + 1, _number(room, sizes)] = len(rows)
             rows.append(row)
         return frame_row, np.stack(rows)
+
+
+def _by_length(string: Counted, codes: Sequence[Code]) -> tuple[np.ndarray, np.ndarray]:
+    """What classes of tokens do in a string, by the number of its characters.
+
+    Args:
+      string: the strings.
+      codes: the code of each class.
+
+    Returns:
+      Different rows of entries, int ``[n, C]``; and the row of each number of characters.
+    """
+    entries, needed, used = np.array(codes, np.int32).T
+    count = np.arange(string.high + 1)
+    room, lack = string.high - count, np.maximum(string.low - count, 0)
+    # Only whether there is room for as many characters as some token has, makes a difference.
+    of_room = np.searchsorted(np.unique(needed), room, side="right")
+    of_lack = np.searchsorted(np.unique(used), lack)
+    differs = np.append(True, (np.diff(of_room) != 0) | (np.diff(of_lack) != 0))
+    room, lack = room[differs, None], lack[differs, None]
+    fits = (needed <= room) & ((used < 0) | (used >= lack))
+    return np.where(fits, entries, -1), np.cumsum(differs) - 1
 
 
 def _product(starts: np.ndarray, texts: np.ndarray) -> np.ndarray:

@@ -36,6 +36,9 @@ class StackAutomaton:
     Some frames count towards a depth; how many more of them there may be is the room, which
     states and frames depend on where it is small.
 
+    A string whose characters are counted has a state for each number of them, one after another. A
+    token that stays in the string leads as many states on as it has characters.
+
     An entry of a table is -1 where the token may not follow, the number of an outcome, or -2 - i
     for a token that asks for a frame in way i.
 
@@ -53,7 +56,9 @@ class StackAutomaton:
         of ``table``.
       asked: int32 ``[G, T, A]``, the ways in which some tokens ask; -1 is none.
       asked_row: int32 ``[G, T, A]``, the row of bits of the tokens that ask in each of these.
-      target: int32 ``[G, O]``, the state after each outcome.
+      count: int32 ``[G, N]``, the number of characters of the string in each state; 0 elsewhere.
+      target: int32 ``[G, O]``, the state t after each outcome; or -1 - t for one that stays in a
+        string, after which it is t with the count of the state before it added.
       pushed: int32 ``[G, O, P]``, the frames that it pushes, the topmost first; 0 is none.
       frame_row: int32 ``[G, F, R]``, the row of ``frame_table`` of each frame and room.
       frame_table: int32 ``[G, T', W]``, what tokens do that have asked for a frame.
@@ -72,6 +77,7 @@ class StackAutomaton:
     bits_row: Any = fields.field(shared_axes=None)
     asked: Any = fields.field(shared_axes=None)
     asked_row: Any = fields.field(shared_axes=None)
+    count: Any = fields.field(shared_axes=None)
     target: Any = fields.field(shared_axes=None)
     pushed: Any = fields.field(shared_axes=None)
     frame_row: Any = fields.field(shared_axes=None)
@@ -112,6 +118,7 @@ class StackAutomaton:
             bits=automaton.bits,
             asked=empty(states, 1, filled=-1),
             asked_row=empty(states, 1),
+            count=np.zeros_like(each),
             target=each,
             pushed=empty(states, 1),
             frame_row=empty(1, 1),
@@ -188,8 +195,10 @@ class StackAutomaton:
             entry, popped = lax.fori_loop(0, self.max_popped, answer, (entry, popped))
         real &= entry >= 0
         outcome = jnp.clip(entry, 0)
-        target = group * self.num_states + _of(self.target, group, outcome)
+        target = _of(self.target, group, outcome)
+        target = jnp.where(target < 0, _of(self.count, group, of_group) - 1 - target, target)
         pushed = _of(self.pushed, group, outcome)
+        target = group * self.num_states + target
         return jnp.where(real, target, -1), *self._packed(pushed, stack, popped)
 
     def allowed(self, states: States, vocab_size: int) -> Array:

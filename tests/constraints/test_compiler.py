@@ -16,7 +16,15 @@ import pytest
 from pages import ROOT
 
 from decoding_jax import constraints
-from decoding_jax.constraints import automata, encodings, json_texts, kept, numbers, patterns
+from decoding_jax.constraints import (
+    automata,
+    definitions,
+    encodings,
+    json_texts,
+    kept,
+    numbers,
+    patterns,
+)
 from decoding_jax.constraints.expressions import (
     Repeat,
     Series,
@@ -37,7 +45,8 @@ DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 
 def acceptor(schema, style=None):
     """Whether a text follows a schema that does not nest."""
-    [made], _ = json_texts.automata_of(schema, "schema", None, style or json_texts.Style())
+    parts, places = json_texts.automata_of(schema, "schema", None, style or json_texts.Style())
+    made = definitions.network_of(parts, places, None, "schema")
     return lambda text: made.accepts(text.encode())
 
 
@@ -393,14 +402,40 @@ def test_texts_that_follow_a_schema_are_valid(schema, valid, invalid):
         assert not accepts(text), text
 
 
-def test_strings_are_shorter_where_states_would_be_too_many(monkeypatch):
-    accepts = acceptor({"type": "string", "maxLength": 1000})
-    assert [accepts(f'"{"é" * n}"') for n in (1000, 1001)] == [True, False]
+def test_characters_of_strings_are_counted():
+    """An escape is one; beside patterns, and where a comparison needs each length as a state."""
+    accepts = acceptor({"type": "array", "items": {"type": "string", "maxLength": 10_000}})
+    assert [accepts(f'["", "{"é" * n}"]') for n in (9999, 10_000, 10_001)] == [True, True, False]
+    style = json_texts.Style(any_escapes=True)
+    accepts = acceptor({"type": "string", "minLength": 2, "maxLength": 70}, style)
+    for character in ("a", "é", "😀", r"\"", r"\u0001", r"\ud83d\ude00"):
+        found = [accepts(f'"{character * n}"') for n in (0, 1, 2, 70, 71)]
+        assert found == [False, False, True, True, False]
+    accepts = acceptor({"type": "string", "pattern": "^x.*[yz]$", "maxLength": 5000})
+    found = [accepts(f'"x{"-" * n}z"') for n in (0, 4998, 4999)]
+    assert [*found, accepts('"x"'), accepts('"z"')] == [True, True, False, False, False]
+    accepts = acceptor({"type": "string", "pattern": "^(ab)*$", "minLength": 3, "maxLength": 101})
+    assert [accepts(f'"{"ab" * n}"') for n in (1, 2, 50, 51)] == [False, True, True, False]
+    accepts = acceptor({"type": "string", "pattern": "^[a-z][a-z0-9]{99,199}$"})
+    assert [accepts(f'"{"a" * n}"') for n in (99, 100, 200, 201)] == [False, True, True, False]
+    items = {"type": "string", "maxLength": 70}
+    some = {"type": "string", "minLength": 69, "maxLength": 99}
+    accepts = acceptor({"type": "array", "items": items, "contains": some})
+    texts = [["a" * n for n in sizes] for sizes in ((1, 69), (70,), (), (68,), (71,))]
+    assert [accepts(json.dumps(one)) for one in texts] == [True, True, False, False, False]
+
+
+def test_strings_that_cannot_be_counted_are_shorter_with_a_warning(monkeypatch, tmp_path):
+    """A character may be that of two strings. The warning comes with what is kept on disk too."""
+    monkeypatch.setattr(definitions, "LONGEST", (20,))
+    monkeypatch.setenv(kept.VARIABLE, str(tmp_path))
+    monkeypatch.setattr(kept, "_SHORT", 0)
+    schema = {"anyOf": [{"const": "abc"}, {"type": "string", "minLength": 9, "maxLength": 3000}]}
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="schema: strings with maxLength=3000 have at most 20"):
+            constraints.json_schema(schema, ByteTokenizer())
+    assert len(list(tmp_path.iterdir())) == 1
     monkeypatch.setattr(automata, "MOST_STATES", 5000)
-    accepts = acceptor({"type": "array", "items": {"type": "string", "maxLength": 900}})
-    assert [accepts(f'["{"é" * n}"]') for n in (128, 129)] == [True, False]
-    accepts = acceptor({"type": "string", "minLength": 140, "maxLength": 900})
-    assert [accepts(f'"{"é" * n}"') for n in (139, 140, 141)] == [False, True, False]
     with pytest.raises(
         ValueError, match="schema: expected a schema whose texts need at most 5,000"
     ):

@@ -14,7 +14,7 @@ from test_nested import JSON, LIST_GRAMMAR, LISTS, SUMS, lists, nesting
 
 import decoding_jax
 from decoding_jax import Prompt, Stop, constraints, strategies
-from decoding_jax.constraints import definitions, made, token_pushdown
+from decoding_jax.constraints import definitions, json_texts, made, token_pushdown
 from decoding_jax.testing import TableLM, same_bits
 from decoding_jax.transforms import CompressedAutomaton, StackAutomaton
 
@@ -129,6 +129,43 @@ def test_texts_are_those_that_are_unrolled_for_tokenizers(monkeypatch, kind):
         assert (pair[0].first is None) == (pair[1].first is None)
         for begun in {True, pair[0].first is None}:
             check_equal(*pair, tokenizer, begun=begun)
+
+
+STRINGS = {  # with tokens of several characters, and of several strings
+    "length": {"type": ["string", "null"], "minLength": 2, "maxLength": 7},
+    "list": {"type": "array", "items": {"type": "string", "maxLength": 3}, "maxItems": 3},
+    "object": {
+        "type": "object",
+        "properties": {
+            "a": {"type": "string", "minLength": 4, "maxLength": 4},
+            "b": {"type": "string", "maxLength": 9},
+            "c": {"type": "string", "pattern": "^ab|x$", "minLength": 1, "maxLength": 5},
+        },
+    },
+    "comments": NESTED["comments"],
+    "tree": NESTED["tree"],
+}
+PARTS_OF_STRINGS = [
+    *("ab", "abab", "xxxxxxx", '"a', '","', '": "', '"ab": "x', '","b":"', 'x"', '","x","', '""'),
+    *(r"\"", r"\na", r"\u00", "\xe9a", b"\xc3", b"\xa9a", b"a\xe2\x82", b'\xac"', '"}', '"]'),
+]
+
+
+@pytest.mark.parametrize(
+    "name", tiers.values("object", exhaustive=[name for name in STRINGS if name != "object"])
+)
+def test_characters_are_counted_as_states_would_do_it(monkeypatch, name):
+    """The same tokens are allowed after random texts, by a counter and by states."""
+    tokenizer, found = Pieces([*BYTES, *CROSSING, *PARTS_OF_STRINGS]), []
+    monkeypatch.setattr(json_texts, "_FEW", 0)
+    monkeypatch.setattr(made, "_MOST_UNROLLED", 0)
+    for most in (0, 1000):
+        monkeypatch.setattr(json_texts, "_MOST_SPELLED", most)
+        found.append(constraints.json_schema(STRINGS[name], tokenizer, max_depth=2))
+    counted, spelled = found
+    assert counted.language.count.any()
+    assert not isinstance(spelled.language, StackAutomaton) or not spelled.language.count.any()
+    check_equal(counted, spelled, tokenizer, begun=True)
 
 
 @pytest.mark.exhaustive
