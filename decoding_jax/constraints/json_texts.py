@@ -495,8 +495,8 @@ def _with_length(some: Strings) -> Strings:
         kept.add(Compiled(texts))
         lows.append(low)
         highs.append(high)
-    high = min(highs, default=None)
-    return dataclasses.replace(some, patterns=frozenset(kept), low=max(lows), high=high)
+    most = min(highs, default=None)
+    return dataclasses.replace(some, patterns=frozenset(kept), low=max(lows), high=most)
 
 
 @functools.lru_cache(4096)

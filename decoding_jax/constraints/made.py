@@ -21,6 +21,7 @@ from decoding_jax.constraints import (
     token_pushdown,
 )
 from decoding_jax.constraints.automata import Automaton, TooManyStatesError
+from decoding_jax.constraints.counted import Counted
 from decoding_jax.constraints.encodings import in_utf8
 from decoding_jax.constraints.expressions import compiled
 from decoding_jax.constraints.references import Retrieve, as_json
@@ -330,6 +331,7 @@ def _made(
     def make() -> kept.Made:
         if kind == "regex":
             return _over_tokens(_of_pattern(value, name), vocabulary, name, value), None
+        parts: Sequence[Automaton | Counted]
         if kind == "json_schema":
             parts, places = json_texts.automata_of(value, name, max_depth, style, retrieve)
         else:

@@ -8,7 +8,8 @@ class, of which the table has one column: its size hardly depends on the vocabul
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -128,26 +129,25 @@ class Classes:
     def __init__(self, count: int):
         self._count = count
         self._states = 0
-        self._shared: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self._lists: list[np.ndarray] = []
+        self._shared: list[np.ndarray] = []  # states, lists and codes, int [3, n]
         self._single: list[np.ndarray] = []  # states, texts and codes, int [3, n]
 
     def add(
-        self,
-        states: int,
-        shared: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
-        single: np.ndarray,
+        self, states: int, lists: Sequence[np.ndarray], shared: np.ndarray, single: np.ndarray
     ) -> None:
         """Adds a part of ``states`` states.
 
         Args:
           states: their number.
-          shared: texts, with states of the part and the code of the texts for each of them, which
-            is 0 or more, or below -1.
+          lists: lists of texts.
+          shared: a state of the part, the number of a list and the code of all of its texts, which
+            is 0 or more, or below -1; int ``[3, n]``.
           single: a state, a text and its code, int ``[3, n]``; each pair is in one place alone.
         """
-        begin = self._states
-        self._shared += [(text, begin + state, code) for text, state, code in shared]
-        self._single.append(single + np.array([[begin], [0], [0]]))
+        self._shared.append(shared + np.array([[self._states], [len(self._lists)], [0]]))
+        self._single.append(single + np.array([[self._states], [0], [0]]))
+        self._lists += lists
         self._states += states
 
     def finished(self) -> tuple[np.ndarray, np.ndarray]:
@@ -163,21 +163,30 @@ class Classes:
         state, text, code = self._pairs()
         mixed = np.zeros(self._count + 1, np.uint64)
         np.add.at(mixed, text, _mixed(state, code, seed))
-        for texts, states, codes in self._shared:
+        for texts, states, codes in self._by_list():
             mixed[texts] += _mixed(states, codes, seed).sum(dtype=np.uint64)
         first, number = distinct(mixed.view(np.int64)[:, None])
         table = np.full((self._states, len(first)), -1, np.int32)
         table[state, number[text]] = code
-        for texts, states, codes in self._shared:
+        for texts, states, codes in self._by_list():
             table[states[:, None], _met(number[texts], len(first))] = codes[:, None]
         return number, table
+
+    def _by_list(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Lists of texts, with states and codes."""
+        state, number, code = np.concatenate([np.zeros((3, 0), np.int64), *self._shared], axis=1)
+        order = np.argsort(number, kind="stable")
+        bounds = np.searchsorted(number[order], np.arange(len(self._lists) + 1)).tolist()
+        state, code = state[order], code[order]
+        for texts, (begin, end) in zip(self._lists, itertools.pairwise(bounds), strict=True):
+            yield texts, state[begin:end], code[begin:end]
 
     def _is_whole(self, number: np.ndarray, table: np.ndarray) -> bool:
         """Whether a table has all codes and no others: sums of different ones may be equal."""
         state, text, code = self._pairs()
         is_same = bool((table[state, number[text]] == code).all())
         edges = len(state)
-        for texts, states, codes in self._shared:
+        for texts, states, codes in self._by_list():
             columns = _met(number[texts], table.shape[1])
             is_same &= bool((table[states[:, None], columns] == codes[:, None]).all())
             edges += len(texts) * len(states)
@@ -232,6 +241,6 @@ def _classes(
     classes, walk = Classes(len(trie.texts)), Walk(trie, _Known(transitions))
     for few in np.array_split(states, -(-len(states) // _STATES)):
         edges = walk.edges(few)
-        classes.add(len(few), edges.shared, edges.single)
+        classes.add(len(few), edges.lists, edges.shared, edges.single)
     number, table = classes.finished()
     return number[places], table

@@ -78,14 +78,14 @@ class Context(NamedTuple):
       needed: the room that has been needed.
       used: the characters of the string that the token begins in; -1 as long as that has no end,
         and 0 where it begins in none that is counted.
-      count: the characters of the token that are in the string that is open.
+      length: the characters of the token that are in the string that is open.
     """
 
     pushed: tuple[int, ...]
     room: Room
     needed: Room
     used: int
-    count: int
+    length: int
 
 
 class Outcome(NamedTuple):
@@ -94,13 +94,13 @@ class Outcome(NamedTuple):
     Attributes:
       state: the state after it.
       pushed: the frames that it pushes.
-      count: its characters in the string that is open then.
+      length: its characters in the string that is open then.
       stays: whether that is the string that it begins in, so that these are more characters.
     """
 
     state: int
     pushed: tuple[int, ...] = ()
-    count: int = 0
+    length: int = 0
     stays: bool = False
 
 
@@ -337,19 +337,19 @@ class _Tables:
         if scarce:
             edges = self._with_less_room(edges, states, scarce, walk)
             rows += [(states[i], room) for i, room in scarce]
-        shared = [(text, start, self._codes_at(place)) for text, start, place in edges.shared]
-        single = np.stack([*edges.single[:2], self._codes_at(edges.single[2])])
+        both = np.concatenate([edges.shared, edges.single], axis=1)
+        places, index = np.unique(both[2], return_inverse=True)
+        both[2] = np.array([self._code_at(place) for place in places.tolist()], np.int64)[index]
+        shared, single = np.split(both, [edges.shared.shape[1]], axis=1)
         single = np.concatenate([single, self._ways_of(edges.asking, walk.texts)], axis=1)
-        classes.add(len(rows), shared, single)
+        classes.add(len(rows), edges.lists, shared, single)
         return rows
 
     def _needed(self, edges: Edges, count: int) -> np.ndarray:
         """The room that the edges of each of some rows need, int ``[rows, K]``."""
         needs = self._runs.needs()
         needed = np.zeros((count, needs.shape[1]), np.int64)
-        met = [(start, place) for _, start, place in edges.shared]
-        met += [(pairs[0], pairs[2]) for pairs in (edges.single, edges.asking)]
-        for start, place in met:
+        for start, _, place, *_ in (edges.shared, edges.single, edges.asking):
             some = needs[place].any(axis=1)
             np.maximum.at(needed, start[some], needs[place[some]])
         return needed
@@ -379,22 +379,16 @@ class _Tables:
             fits = (needs[place[edge]] <= room[row]).all(axis=1)
             return edge, row, fits
 
-        for _, start, place in edges.shared:
-            _, row, fits = split(start, place)
-            is_whole[row[~fits]] = True
-        shared = []
-        for text, start, place in edges.shared:
-            edge, row, _ = split(start, place)
-            edge, row = edge[~is_whole[row]], row[~is_whole[row]]
-            starts, places = np.append(start, len(states) + row), np.append(place, place[edge])
-            shared.append((text, starts, places))
-        lacking, both = [], []
-        for pairs in (edges.single, edges.asking):
+        _, row, fits = split(edges.shared[0], edges.shared[2])
+        is_whole[row[~fits]] = True
+        lacking, each = [], []
+        for pairs in (edges.shared, edges.single, edges.asking):
             edge, row, fits = split(pairs[0], pairs[2])
             more = pairs[:, edge]
             lacking.append(np.stack([row, more[1]])[:, ~fits & ~is_whole[row]])
             more[0] = len(states) + row
-            both.append([pairs, more[:, fits & ~is_whole[row]]])
+            each.append([pairs, more[:, fits & ~is_whole[row]]])
+        lacking, lists = lacking[1:], [*edges.lists]
 
         def follow(rows: np.ndarray, walk: Walk) -> Edges:
             begins = [self._runs.begin(states[scarce[i][0]], scarce[i][1]) for i in rows.tolist()]
@@ -402,24 +396,23 @@ class _Tables:
 
         row = np.flatnonzero(is_whole)
         again = follow(row, walk)
-        shared += [(text, len(states) + row[start], place) for text, start, place in again.shared]
-        for found, pairs in zip(both, (again.single, again.asking), strict=True):
+        again.shared[1] += len(lists)
+        lists += again.lists
+        for found, pairs in zip(each, (again.shared, again.single, again.asking), strict=True):
             found.append(np.concatenate([len(states) + row[pairs[:1]], pairs[1:]]))
         row, row_of = np.unique(np.concatenate(lacking, axis=1)[0], return_inverse=True)
         text, text_of = np.unique(np.concatenate(lacking, axis=1)[1], return_inverse=True)
         is_lacking = np.zeros((len(row), len(text)), bool)
         is_lacking[row_of, text_of] = True
         again = follow(row, Walk(Trie(walk.texts[i] for i in text.tolist()), self._runs))
-        many = [np.vstack([_product(s, t), np.repeat(p, len(t))]) for t, s, p in again.shared]
-        all_single = np.concatenate([again.single, *many], axis=1)
-        for found, pairs in zip(both, (all_single, again.asking), strict=True):
+        sizes = np.array([len(one) for one in again.lists], np.int64)[again.shared[1]]
+        many = np.repeat(again.shared, sizes, axis=1)
+        many[1] = np.concatenate([again.lists[i] for i in again.shared[1].tolist()] or [many[1]])
+        all_single = np.concatenate([again.single, many], axis=1)
+        for found, pairs in zip(each[1:], (all_single, again.asking), strict=True):
             more = pairs[:, is_lacking[pairs[0], pairs[1]]]
             found.append(np.concatenate([[len(states) + row[more[0]], text[more[1]]], more[2:]]))
-        return Edges(shared, *(np.concatenate(found, axis=1) for found in both))
-
-    def _codes_at(self, place: np.ndarray) -> np.ndarray:
-        each, index = np.unique(place, return_inverse=True)
-        return np.array([self._code_at(p) for p in each.tolist()], np.int64)[index]
+        return Edges(lists, *(np.concatenate(found, axis=1) for found in each))
 
     def _ways_of(self, asking: np.ndarray, texts: Sequence[bytes]) -> np.ndarray:
         """Starts and texts that ask, with the codes of the ways in which they do."""
@@ -489,7 +482,7 @@ class _Tables:
         table, token_class = table[:, kept], class_of[token_class]
         table, row = _distinct_rows(table, row)
         frame_table, frame_row = _distinct_rows(frame_table, frame_row)
-        of_outcomes = np.array([state_of[one.state] + one.count for one in self._outcomes])
+        of_outcomes = np.array([state_of[one.state] + one.length for one in self._outcomes])
         stays = np.array([one.stays for one in self._outcomes])
         target = np.append(np.where(stays, -1 - of_outcomes, of_outcomes), ended)
         pushed = [[frame + 1 for frame in one.pushed] for one in self._outcomes]
@@ -618,11 +611,6 @@ def _by_length(string: Counted, codes: Sequence[Code]) -> tuple[np.ndarray, np.n
     room, lack = room[differs, None], lack[differs, None]
     fits = (needed <= room) & ((used < 0) | (used >= lack))
     return np.where(fits, entries, -1), np.cumsum(differs) - 1
-
-
-def _product(starts: np.ndarray, texts: np.ndarray) -> np.ndarray:
-    """All pairs of some starts and texts, int ``[2, n]``."""
-    return np.stack([np.repeat(starts, len(texts)), np.tile(texts, len(starts))])
 
 
 def _needs(rows: Sequence[tuple[int, Room]]) -> dict[int, Room]:

@@ -47,12 +47,14 @@ class Edges:
     """Which texts lead from some starts to which places.
 
     Attributes:
-      shared: lists of texts, with starts and the place that all of the texts lead to from each.
+      lists: lists of texts that lead from a start to one place.
+      shared: starts, numbers of lists and places, int ``[3, n]``.
       single: starts, texts and places, int ``[3, E]``.
       asking: starts, texts, places that ask, and how many bytes lead to them, int ``[4, A]``.
     """
 
-    shared: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
+    lists: list[np.ndarray]
+    shared: np.ndarray
     single: np.ndarray
     asking: np.ndarray
 
@@ -225,7 +227,8 @@ class Walk:
 
     def edges(self, starts: np.ndarray) -> Edges:
         """Where texts lead from the places ``starts``; edges have the numbers of these."""
-        self._shared: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self._lists: dict[int, tuple[int, np.ndarray]] = {}  # by the number of a set of nodes
+        self._shared: list[np.ndarray] = []
         self._single: list[np.ndarray] = []
         self._asking: list[np.ndarray] = []
         self._sets: dict[int, tuple[NodeSet, list[np.ndarray]]] = {}
@@ -241,7 +244,8 @@ class Walk:
                 some, parts = self._sets.pop(next(iter(self._sets)))
                 self._follow_set(some, *np.concatenate(parts, axis=1))
             self._follow_alone()
-        return Edges(self._shared, _joined(self._single, 3), _joined(self._asking, 4))
+        found = _joined(self._shared, 3), _joined(self._single, 3), _joined(self._asking, 4)
+        return Edges([texts for _, texts in self._lists.values()], *found)
 
     def _put(self, some: NodeSet, starts: np.ndarray, places: np.ndarray) -> None:
         """Lets pairs of starts and places wait at a set of nodes."""
@@ -268,7 +272,9 @@ class Walk:
             kind = self._all_kinds[number]
             nodes = some if kind.same is None else self._trie.after(some, kind.same, repeat=True)
             if len(nodes.texts):
-                self._shared.append((nodes.texts, begins, at))
+                one = len(self._lists), nodes.texts
+                number_of_list, _ = self._lists.setdefault(nodes.number, one)
+                self._shared.append(np.stack([begins, np.full_like(begins, number_of_list), at]))
             masks = kind.masks & nodes.has
             if number in by_names:
                 masks &= ~_OF_NAMES

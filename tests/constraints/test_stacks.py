@@ -151,9 +151,8 @@ PARTS_OF_STRINGS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "name", tiers.values("object", exhaustive=[name for name in STRINGS if name != "object"])
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", STRINGS)
 def test_characters_are_counted_as_states_would_do_it(monkeypatch, name):
     """The same tokens are allowed after random texts, by a counter and by states."""
     tokenizer, found = Pieces([*BYTES, *CROSSING, *PARTS_OF_STRINGS]), []
