@@ -10,7 +10,7 @@ which the command named on its page wrote. ``docs/papers`` is written by the com
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +162,17 @@ def price() -> str:
     return table(["model", "batch", "times as long"], rows)
 
 
+def families(found: Mapping[str, Any]) -> str:
+    """All families beside ``transformers``, from the rows of ``tests/models/compare.py``."""
+    rows = [
+        [f"`{name}`", f"`{r['network']}`", f"`{r['beside']}`", f"{r['logits']:.1e}"]
+        + [f"{r[way]} of {r['tokens']}" for way in ("greedy", "beams")]
+        for name, r in sorted(found.items())
+    ]
+    words = ["largest difference of logits", "other tokens, greedy", "other tokens, beams"]
+    return table(["network", "class", "class of `transformers`", *words], rows)
+
+
 def printed(name: str) -> Callable[[], str]:
     """A table of drafters or verifiers, whose rows are as a command printed them."""
 
@@ -223,6 +234,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "measured/verifiers.md": {name: printed(name) for name in COMPARED},
     "measured/speculative.md": {"speculation": speculation},
     "measured/heads.md": {"heads": heads},
+    "measured/models.md": {"families": lambda: families(read("measured/models")["rows"])},
     "measured/reproducible.md": {"equal bits": equal_bits, "the price": price},
 }
 """The tables of each page of ``docs``, by their marks."""

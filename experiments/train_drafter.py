@@ -44,8 +44,9 @@ from decoding_jax.models import (
 )
 from decoding_jax.models.attention import Part
 from decoding_jax.models.caches import KeyValue
-from decoding_jax.models.checkpoint import eagle, llama, multi_token
+from decoding_jax.models.checkpoint import eagle, multi_token
 from decoding_jax.models.checkpoint.directory import CONFIG, WEIGHTS
+from decoding_jax.models.checkpoint.families import FAMILIES
 from decoding_jax.models.checkpoint.family import BLOCKS
 from decoding_jax.models.checkpoint.params import Weight, write_params
 from experiments import code_data, quick, training, translation_data
@@ -218,7 +219,7 @@ def export(head: Head, ids: np.ndarray, target: Llama | T5, directory: Path) -> 
     """
     config: Any = head.config
     params: Any = jax.tree.map(lambda x: jnp.asarray(x, jnp.bfloat16), head.params)
-    values = llama.settings_of_shape(config) | {"model_type": "llama", "hidden_act": "silu"}
+    values = FAMILIES["llama"].settings_of(config)
     if isinstance(head, MultiTokenBlock):
         table = multi_token.block_table(config, f"model.layers.{target.num_layers}")
         values |= {"num_hidden_layers": target.num_layers, BLOCKS: 1}

@@ -820,6 +820,30 @@ DATA: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma": ("GemmaConfig", {**_GROUPED, "head_dim": 6}),
     "glm": ("GlmConfig", {**_PARTLY_ROTATED, "head_dim": 8}),
     "glm4": ("Glm4Config", {**_PARTLY_ROTATED, "head_dim": 8}),
+    "gpt_neo": (
+        "GPTNeoConfig",
+        {
+            "vocab_size": 40,
+            "hidden_size": 16,
+            "num_layers": 2,
+            "num_heads": 4,
+            "intermediate_size": 24,
+            "max_position_embeddings": 64,
+            "attention_types": [[["global", "local"], 1]],
+            "window_size": 3,
+        },
+    ),
+    "gpt_oss": (
+        "GptOssConfig",
+        {
+            **_LOCAL,
+            "head_dim": 6,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "swiglu_limit": 0.5,
+            "rope_parameters": {**_YARN_ROPE, "original_max_position_embeddings": 32},
+        },
+    ),
     "gptj": (
         "GPTJConfig",
         {
@@ -842,7 +866,32 @@ DATA: dict[str, tuple[str, dict[str, Any]]] = {
             "logits_scaling": 0.6,
         },
     ),
+    "ministral": ("MinistralConfig", {**_LOCAL, "head_dim": 6}),
+    "ministral3": (
+        "Ministral3Config",
+        {
+            **_GROUPED,
+            "head_dim": 6,
+            "rope_parameters": {
+                **_YARN_ROPE,
+                "original_max_position_embeddings": 4,
+                "factor": 16.0,
+                "llama_4_scaling_beta": 0.5,
+            },
+        },
+    ),
     "mixtral": ("MixtralConfig", {**_GROUPED, "num_local_experts": 4, "sliding_window": 3}),
+    "mpt": (
+        "MptConfig",
+        {
+            "vocab_size": 40,
+            "d_model": 24,
+            "n_layers": 2,
+            "n_heads": 3,
+            "max_seq_len": 64,
+            "attn_config": {"clip_qkv": 0.5, "softmax_scale": 0.4},
+        },
+    ),
     "nemotron": ("NemotronConfig", {**_PARTLY_ROTATED, "attention_bias": True}),
     "olmo": ("OlmoConfig", {**_GROUPED, "clip_qkv": 0.5}),
     "olmo2": ("Olmo2Config", _GROUPED),
@@ -870,6 +919,18 @@ DATA: dict[str, tuple[str, dict[str, Any]]] = {
     "olmoe": ("OlmoeConfig", {**_GROUPED, "num_experts": 4, "num_experts_per_tok": 3}),
     "phi": ("PhiConfig", _PARTLY_ROTATED),
     "phi3": ("Phi3Config", {**_GROUPED, "sliding_window": 3}),
+    "qwen2_moe": (
+        "Qwen2MoeConfig",
+        {
+            **_GROUPED,
+            "moe_intermediate_size": 12,
+            "shared_expert_intermediate_size": 20,
+            "num_experts": 5,
+            "num_experts_per_tok": 2,
+            "use_sliding_window": True,
+            "sliding_window": 3,
+        },
+    ),
     "qwen3_moe": (
         "Qwen3MoeConfig",
         {
@@ -920,6 +981,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "umt5": ("UMT5Config", {**_T5, "num_decoder_layers": 1, "tie_word_embeddings": False}),
     "bart": ("BartConfig", _BART),
+    "blenderbot": ("BlenderbotConfig", {**_BART, "scale_embedding": True}),
     "mbart": ("MBartConfig", {**_BART, "scale_embedding": True, "decoder_start_token_id": 7}),
     "pegasus": ("PegasusConfig", {**_BART, "activation_function": "relu", "scale_embedding": True}),
     "marian": (

@@ -43,7 +43,7 @@ class DFlashLayer(LlamaLayer):
     def context(self, states: Array, angles: tuple[Array, Array]) -> KeyValue:
         """The keys and values ``[B, W, H, T, d]`` of the target's states ``[B, W, T, D']``."""
         new = self.attention.keys(states)
-        return new._replace(key=positions.rotate(new.key, *angles))
+        return new._replace(key=positions.rotate(new.key, *angles[:2]))
 
 
 class DFlashNetwork(nn.Module):

@@ -3,7 +3,8 @@
 Shazeer et al. 2017, "Outrageously Large Neural Networks: The Sparsely-Gated Mixture-of-Experts
 Layer"; Jiang et al. 2024, "Mixtral of Experts". No token is dropped: each runs through its best
 experts, whatever other tokens choose, so a row does not depend on its batch. The tokens are ordered
-by expert, and one ragged product reads each kernel that is chosen (Gale et al. 2023, "MegaBlocks").
+by expert, and one ragged product reads each kernel that is chosen, or a loop over blocks of tokens
+of one expert (Gale et al. 2023, "MegaBlocks").
 """
 
 from __future__ import annotations
@@ -17,7 +18,53 @@ from jax import lax
 
 from decoding_jax.base import Array
 from decoding_jax.models import layers
+from decoding_jax.models.quantized import QuantizedArray
 from decoding_jax.ops import precision
+
+BLOCK = 64
+"""The largest number of rows that ``in_blocks`` multiplies at a time."""
+
+
+def ragged(x: Array, kernel: Array, sizes: Array) -> Array:
+    """The product in float32 of each row of ``x [M, D]`` and its expert's ``kernel [E, D, F]``.
+
+    The rows are ordered by expert, with ``sizes [E]`` of each.
+    """
+    return lax.ragged_dot(
+        x,
+        kernel.astype(x.dtype),
+        sizes,
+        precision=precision.of(x),
+        preferred_element_type=jnp.float32,
+    )
+
+
+def in_blocks(x: Array, kernel: Array, sizes: Array) -> Array:
+    """As ``ragged``, which a CPU would compute for every expert and row: by blocks of rows."""
+    rows, count = x.shape[0], sizes.shape[0]
+    size = min(BLOCK, 1 << max((rows // count).bit_length() - 1, 0))
+    needed = -(-sizes // size)
+    last = jnp.cumsum(needed)
+    block = jnp.arange(rows if size == 1 else rows // size + count, dtype=jnp.int32)
+    expert = jnp.minimum((last[None] <= block[:, None]).sum(1, dtype=jnp.int32), count - 1)
+    first = jnp.cumsum(sizes)[expert] - sizes[expert]
+    start = first + (block - last[expert] + needed[expert]) * size
+    start = jnp.where(block < last[-1], start, rows)
+    x = jnp.pad(x, ((0, size), (0, 0)))
+
+    def multiply(y: Array, of: tuple[Array, Array]) -> tuple[Array, None]:
+        start, expert = of
+        part = lax.dynamic_slice_in_dim(x, start, size)
+        own = lax.dynamic_index_in_dim(kernel, expert, keepdims=False).astype(x.dtype)
+        out = jnp.matmul(part, own, precision=precision.of(x), preferred_element_type=jnp.float32)
+        # Rows of later experts at the end of a block are written again by theirs.
+        return lax.dynamic_update_slice_in_dim(y, out, start, 0), None
+
+    def add(y: Array, of: tuple[Array, Array]) -> tuple[Array, None]:
+        return lax.cond(of[0] < rows, multiply, lambda y, of: (y, None), y, of)
+
+    y = jnp.zeros((rows + size, kernel.shape[-1]), jnp.float32)
+    return lax.scan(add, y, (start, expert))[0][:rows]
 
 
 class ExpertDense(nn.Module):
@@ -27,26 +74,32 @@ class ExpertDense(nn.Module):
       num_experts: E.
       features: the size of the result.
       dtype: the dtype of the operands.
+      use_bias: whether each expert has a bias.
     """
 
     num_experts: int
     features: int
     dtype: str = "float32"
+    use_bias: bool = False
 
     @nn.compact
-    def __call__(self, x: Array, sizes: Array) -> Array:
-        """The map of ``x``, of which the first ``sizes[0]`` rows belong to the first expert."""
+    def __call__(self, x: Array, expert: Array, sizes: Array) -> Array:
+        """The map of ``x``, whose rows are ordered by ``expert [M]``: ``sizes [E]`` of each."""
         init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal", 1, 2, 0)
         shape = (self.num_experts, x.shape[-1], self.features)
-        kernel = self.param("kernel", init, shape, jnp.float32)
+        kernel, scale = self.param("kernel", init, shape, jnp.float32), None
+        if isinstance(kernel, QuantizedArray) and kernel.scale.shape[1] == 1:
+            kernel, scale = kernel.values, kernel.scale[:, 0]  # integers are multiplied, as in it
+        elif isinstance(kernel, QuantizedArray):
+            kernel = kernel.to_float(self.dtype)
         left = x.astype(self.dtype)
-        return lax.ragged_dot(
-            left,
-            kernel.astype(self.dtype),
-            sizes,
-            precision=precision.of(x, left),
-            preferred_element_type=jnp.float32,
-        )
+        y = lax.platform_dependent(left, kernel, sizes, cpu=in_blocks, default=ragged)
+        y = y if scale is None else y * scale[expert].astype(jnp.float32)
+        if self.use_bias:
+            zeros = nn.initializers.zeros_init()
+            bias = self.param("bias", zeros, (self.num_experts, self.features), jnp.float32)
+            y += bias[expert].astype(jnp.float32)
+        return y
 
 
 class Experts(nn.Module):
@@ -59,26 +112,45 @@ class Experts(nn.Module):
     config: Any
 
     @nn.compact
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Array, scores: Array | None = None, scale: Array | None = None) -> Array:
+        """The sums of ``x [..., D]``.
+
+        Args:
+          x: the input.
+          scores: the logits of the experts ``[..., E]``, or None for those of a router of its own.
+          scale: None, or a factor of each expert, ``[E]``.
+        """
         cfg = self.config
-        count, chosen = cfg.num_experts, cfg.experts_per_token
+        count, chosen, biased = cfg.num_experts, cfg.experts_per_token, cfg.expert_bias
         tokens = x.reshape(-1, x.shape[-1])
-        scores = layers.Dense(count, cfg.dtype, name="router")(tokens)
-        weight, expert = lax.top_k(jax.nn.softmax(scores.astype(jnp.float32)), chosen)
+        if scores is None:
+            scores = layers.Dense(count, cfg.dtype, use_bias=biased, name="router")(tokens)
+        scores = scores.reshape(-1, count).astype(jnp.float32)
+        weight, expert = lax.top_k(jax.nn.softmax(scores), chosen)
         if cfg.normalised_experts:
             weight = weight / weight.sum(-1, keepdims=True)
+        weight = weight if scale is None else weight * scale.astype(jnp.float32)[expert]
         expert = expert.reshape(-1)
         order = jnp.argsort(expert, stable=True)
         sizes = jnp.zeros((count,), jnp.int32).at[expert].add(1)
+        expert = expert[order]
 
         def project(y: Array, size: int, name: str) -> Array:
-            return ExpertDense(count, size, cfg.dtype, name=name)(y, sizes).astype(cfg.dtype)
+            dense = ExpertDense(count, size, cfg.dtype, biased, name=f"{name}_experts")
+            return dense(y, expert, sizes).astype(cfg.dtype)
 
         own = jnp.take(tokens, order // chosen, axis=0)
-        gate = project(own, cfg.mlp_dim, "gate_experts")
-        y = layers.ACTIVATIONS[cfg.activation](gate) * project(own, cfg.mlp_dim, "up_experts")
-        y = project(y, cfg.emb_dim, "down_experts").astype(jnp.float32)
+        y = self.gated(project(own, cfg.mlp_dim, "gate"), project(own, cfg.mlp_dim, "up"))
+        y = project(y, cfg.emb_dim, "down").astype(jnp.float32)
         # Back in the order of the tokens, so that a token's sum does not depend on the others.
         y = jnp.zeros_like(y).at[order].set(y, unique_indices=True)
         y = (y.reshape(-1, chosen, cfg.emb_dim) * weight[..., None]).sum(1)
         return y.astype(cfg.dtype).reshape(x.shape)
+
+    def gated(self, gate: Array, up: Array) -> Array:
+        """The product of gate and projection, bounded or not."""
+        cfg = self.config
+        if cfg.gate_slope is None:
+            return layers.ACTIVATIONS[cfg.activation](gate) * up
+        gate, up = jnp.minimum(gate, cfg.gate_bound), jnp.clip(up, -cfg.gate_bound, cfg.gate_bound)
+        return gate * jax.nn.sigmoid(cfg.gate_slope * gate) * (up + 1)

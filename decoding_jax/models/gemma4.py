@@ -25,13 +25,17 @@ from decoding_jax import fields
 from decoding_jax.base import Array
 from decoding_jax.models import caches, decoder, layers, llama, positions, shared_keys, view
 from decoding_jax.models.attention import Part, soft_capped
+from decoding_jax.models.experts import Experts
 from decoding_jax.models.transposed import plain
 from decoding_jax.pytrees import pytree
+
+FOLLOWED = ("local_rope_theta", "logit_soft_cap", "num_experts", "experts_per_token")
+"""The settings of Llama networks that these follow, of those that are off by default."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Gemma4Config(llama.LlamaConfig):
-    """The shape of a dense Gemma 4 text network: that of a Llama network, and these.
+    """The shape of a Gemma 4 text network: that of a Llama network, and these.
 
     ``head_dim`` and ``num_kv_heads`` are those of local layers, which have the window, and
     ``rope_theta`` and ``rope_scaling`` those of global layers, which have none.
@@ -49,6 +53,8 @@ class Gemma4Config(llama.LlamaConfig):
         or 0 for none.
       per_layer_vocab_size: the number of rows of these embeddings, or None for ``vocab_size``.
       logit_soft_cap: None, or the bound c of the logits of the tokens, ``c tanh(x / c)``.
+      expert_dim: the size of each expert, where each layer has experts beside its feed-forward
+        part, with ``num_experts`` and ``experts_per_token``.
 
     Raises:
       ValueError: as ``LlamaConfig``; for no window, scanned layers, queries and keys without norms,
@@ -73,13 +79,14 @@ class Gemma4Config(llama.LlamaConfig):
     logit_soft_cap: float | None = fields.static_number(
         "None, or numbers above 0", lambda x: x > 0, default=None
     )
+    expert_dim: int | None = fields.count(default=None)
     global_head_dim: int = fields.static_number(
         "even numbers above 0", lambda x: x > 0 and x % 2 == 0, kw_only=True
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        llama.refuse_switches(self, ("local_rope_theta", "logit_soft_cap"))
+        llama.refuse_switches(self, FOLLOWED)
         if self.scan_layers:
             expected = "False, because the layers of Gemma 4 have two shapes"
             raise fields.error("scan_layers", expected, True)
@@ -183,11 +190,31 @@ class Gemma4Layer(llama.LlamaLayer):
         same = network.key_is_value and not network.is_local(index)
         self.attention = Gemma4Attention(cfg, makes_keys=own, key_is_value=same)
         self.mlp = llama.LlamaMlp(cfg)
+        if cfg.num_experts is not None:
+            self.experts = Experts(dataclasses.replace(cfg, mlp_dim=cfg.expert_dim))
+            self.router = layers.Dense(cfg.num_experts, cfg.dtype)
+            ones = nn.initializers.ones_init()
+            self.router_scale = self.param("router_scale", ones, (cfg.emb_dim,))
+            self.expert_scale = self.param("expert_scale", ones, (cfg.num_experts,))
+            self.post_dense_norm, self.pre_experts_norm = norm(), norm()
+            self.post_experts_norm = norm()
         self.layer_scalar = self.param("layer_scalar", nn.initializers.ones_init(), (1,))
         if cfg.per_layer_dim:
             self.per_layer_gate = layers.Dense(cfg.per_layer_dim, cfg.dtype)
             self.per_layer_out = layers.Dense(cfg.emb_dim, cfg.dtype)
             self.per_layer_norm = norm()
+
+    def mlp_part(self, x: Array) -> Array:
+        """See ``LlamaLayer.mlp_part``. Experts have another input, and their router a third."""
+        cfg = self.config
+        if cfg.num_experts is None:
+            return super().mlp_part(x)
+        factor = self.router_scale.astype(cfg.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
+        normed = layers.rms_normed(x, cfg.norm_epsilon).astype(cfg.dtype) * factor
+        scores = self.router(normed * jnp.asarray(cfg.emb_dim**-0.5, cfg.dtype))
+        y = self.experts(self.pre_experts_norm(x), scores, self.expert_scale)
+        dense = self.post_dense_norm(self.mlp(self.pre_mlp_norm(x)))
+        return self.post_mlp_norm(dense + self.post_experts_norm(y))
 
     def __call__(self, x: Array, layer_cache: Any, positions: Any) -> tuple[Array, Any]:
         """Runs the layer; the positions are its angles, and its own embeddings of the tokens."""
@@ -319,6 +346,8 @@ class Gemma4(llama.Llama):
     partition_rules: ClassVar[Mapping[str, PartitionSpec]] = {
         **layers.PARTITION_RULES,
         "*layer_scalar": PartitionSpec(),
+        "*router_scale": PartitionSpec(),
+        "*expert_scale": PartitionSpec(),
         "*per_layer_*/kernel": PartitionSpec(),
     }
 

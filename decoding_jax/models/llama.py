@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +27,9 @@ from decoding_jax.models.experts import Experts
 from decoding_jax.models.transposed import plain
 from decoding_jax.pytrees import pytree
 
-Angles = tuple[Array, Array]
-"""The cosines and sines of the angles of positions, from ``positions.rotation``."""
+Angles: TypeAlias = Any
+"""The cosines and sines of the angles of positions, from ``positions.rotation``, and in some
+networks factors of queries, ``[..., T]``."""
 
 
 def repeated_heads(params: Any, config: Any, size: int) -> tuple[Any, Any]:
@@ -102,7 +103,9 @@ class LlamaConfig(decoder.DecoderConfig):
       logits_via_embedding: whether the output is tied to the embedding (SmolLM).
       norm: the kind of the norms, a name in ``NORMS``.
       norm_place: where attention and feed-forward part have a norm: ``before`` them, ``after``
-        them, before their output is added (OLMo 2), or ``both`` (Gemma 2).
+        them, before their output is added (OLMo 2), ``both`` (Gemma 2), or after it is added,
+        ``sum``, without a norm behind the last layer (OPT-350M).
+      normed_residual: whether their output is added to what the norm before them returns (BLOOM).
       parallel: None, or ``two_norms`` where attention and feed-forward part of a layer have the
         same input, and ``one_norm`` where they share its norm too (Cohere).
       gated: whether the feed-forward part is gated, or has two projections (Arcee).
@@ -125,10 +128,20 @@ class LlamaConfig(decoder.DecoderConfig):
         through some in every layer (Mixtral).
       experts_per_token: how many each token runs through.
       normalised_experts: whether the weights of these have the sum 1.
+      expert_bias: whether experts and their router have biases (gpt-oss).
+      gate_slope: None, or the slope s of the experts' gates ``x sigmoid(s x)``, which multiply the
+        projections plus 1 (gpt-oss).
+      gate_bound: the upper bound of such an ``x``, and of the size of the projections.
+      shared_mlp_dim: None, or the size of one more expert of all tokens, times a number that
+        depends on the token (Qwen2-MoE).
       learned_positions: None, or the number of rows before those of the positions in a table of
         embeddings of positions, which are added to those of the tokens (OPT).
+      token_dim: None, or the width of the table of tokens, with projections between it and the
+        width of the layers (OPT-350M).
       embedding_norm: whether the embeddings are normalised (BLOOM).
       linear_biases: whether the attention's logits fall with the distance (ALiBi; BLOOM).
+      attention_sinks: whether each query head has one logit more, which no value belongs to
+        (gpt-oss).
 
     Raises:
       ValueError: if ``num_kv_heads`` does not divide ``num_heads``, ``head_dim`` is odd,
@@ -156,7 +169,8 @@ class LlamaConfig(decoder.DecoderConfig):
     window_pattern: tuple[bool, ...] = (True,)
     logits_via_embedding: bool = False
     norm: str = fields.choice(*NORMS, default="rms")
-    norm_place: str = fields.choice("before", "after", "both", default="before")
+    norm_place: str = fields.choice("before", "after", "both", "sum", default="before")
+    normed_residual: bool = fields.switch(default=False)
     parallel: str | None = fields.choice("two_norms", "one_norm", default=None)
     gated: bool = fields.switch(default=True)
     qk_norm_whole: bool = fields.switch(default=False)
@@ -173,11 +187,17 @@ class LlamaConfig(decoder.DecoderConfig):
     logit_scale: float | None = _above_zero()
     logits_bias: bool = fields.switch(default=False)
     learned_positions: int | None = fields.count(0, default=None)
+    token_dim: int | None = fields.count(default=None)
     embedding_norm: bool = fields.switch(default=False)
     linear_biases: bool = fields.switch(default=False)
+    attention_sinks: bool = fields.switch(default=False)
     num_experts: int | None = fields.count(default=None)
     experts_per_token: int = fields.count(default=1)
     normalised_experts: bool = fields.switch(default=True)
+    expert_bias: bool = fields.switch(default=False)
+    gate_slope: float | None = _above_zero()
+    gate_bound: float | None = _above_zero()
+    shared_mlp_dim: int | None = fields.count(default=None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -194,8 +214,9 @@ class LlamaConfig(decoder.DecoderConfig):
         if turned is not None and (turned % 2 or turned > self.head_dim):
             expected = f"None, or even numbers up to the size of a head, {self.head_dim}"
             raise fields.error("rotary_dim", expected, turned)
-        if self.parallel is not None and self.norm_place != "before":
-            raise fields.error("norm_place", "'before' with parallel", self.norm_place)
+        for name in ("parallel", "normed_residual"):
+            if getattr(self, name) and self.norm_place != "before":
+                raise fields.error("norm_place", f"'before' with {name}", self.norm_place)
         if self.num_experts is not None:
             if self.experts_per_token > self.num_experts:
                 expected = f"up to num_experts = {self.num_experts}"
@@ -208,8 +229,10 @@ class LlamaConfig(decoder.DecoderConfig):
 
     def angles(self, position: Array) -> Angles:
         """The rotations at positions."""
-        size = self.rotary_dim or self.head_dim
-        return positions.rotation(position, size, self.rope_theta, self.rope_scaling)
+        size, scaling = self.rotary_dim or self.head_dim, self.rope_scaling
+        turns = positions.rotation(position, size, self.rope_theta, scaling)
+        growth = 0.0 if scaling is None else scaling.query_growth
+        return (*turns, scaling.query_factor(position)) if scaling and growth else turns
 
 
 def refuse_switches(config: LlamaConfig, followed: Sequence[str] = ()) -> None:
@@ -257,6 +280,9 @@ class LlamaAttention(nn.Module):
         self.out = layers.Dense(cfg.emb_dim, cfg.dtype, use_bias=cfg.out_bias)
         if cfg.qk_norm:
             self.query_norm, self.key_norm = norm(cfg), norm(cfg)
+        if cfg.attention_sinks:
+            zeros = nn.initializers.zeros_init()
+            self.sinks = self.param("sinks", zeros, (cfg.num_heads,), jnp.float32)
 
     def projected(self, project: Any, x: Array, norm: Any = None) -> Array:
         """A projection of ``x``, with what is done to all its heads together."""
@@ -287,16 +313,26 @@ class LlamaAttention(nn.Module):
         query = layers.split_heads(query, heads, cfg.num_heads // heads)
         query = query if norm is None or cfg.qk_norm_whole else norm(query)
         query = query if angles is None else self.rotated(query, angles)
+        if angles is not None and len(angles) > 2:
+            query *= angles[2][:, :, None, None, :, None].astype(query.dtype)
         scale = self.scale
         if scale is None:
             scale = (cfg.query_scalar or cfg.head_dim) ** -0.5
         query = query.astype(held.dtype)
+        parts = [*parts, self.sink(held)] if cfg.attention_sinks else parts
         y = attend(query, parts, scale, cfg.attention_soft_cap, implementation=cfg.attention)
         return self.out(layers.merge_heads(y).astype(cfg.dtype))
 
+    def sink(self, held: Array) -> attention.Part:
+        """A key of zeros with a value of zeros, whose bias is the logit of each head."""
+        none = jnp.zeros((held.shape[-3], 1, held.shape[-1]), held.dtype)
+        bias = self.sinks.astype(jnp.float32).reshape(1, 1, held.shape[-3], -1, 1, 1)
+        return attention.Part(none, none, jnp.ones((1, 1, 1, 1), bool), bias)
+
     def rotated(self, x: Array, angles: Angles) -> Array:
         """Queries or keys at their positions."""
-        return positions.rotate(x, *angles, interleaved=self.config.rotary_interleaved)
+        cosine, sine = angles[:2]
+        return positions.rotate(x, cosine, sine, interleaved=self.config.rotary_interleaved)
 
     def __call__(
         self, x: Array, layer_cache: view.LayerCache, angles: Angles
@@ -330,7 +366,10 @@ class LlamaLayer(nn.Module):
         cfg = self.config
         self.attention = LlamaAttention(cfg)
         self.mlp = LlamaMlp(cfg) if cfg.num_experts is None else Experts(cfg)
-        if cfg.norm_place != "after":
+        if cfg.shared_mlp_dim is not None:
+            self.shared_mlp = LlamaMlp(dataclasses.replace(cfg, mlp_dim=cfg.shared_mlp_dim))
+            self.shared_router = layers.Dense(1, cfg.dtype)
+        if cfg.norm_place in ("before", "both"):
             self.pre_attention_norm = norm(cfg)
             if cfg.parallel != "one_norm":
                 self.pre_mlp_norm = norm(cfg)
@@ -342,18 +381,20 @@ class LlamaLayer(nn.Module):
     ) -> tuple[Array, caches.KeyValue]:
         """What the attention adds to ``x``, and the updated cache."""
         place = self.config.norm_place
-        y = x if place == "after" else self.pre_attention_norm(x)
+        y = self.pre_attention_norm(x) if place in ("before", "both") else x
         y, stored = self.attention(y, layer_cache, angles)
-        return self.scaled(y if place == "before" else self.post_attention_norm(y)), stored
+        return self.scaled(self.post_attention_norm(y) if place in ("after", "both") else y), stored
 
     def mlp_part(self, x: Array) -> Array:
         """What the feed-forward part adds to ``x``."""
         cfg = self.config
-        if cfg.norm_place != "after":
+        if cfg.norm_place in ("before", "both"):
             shared = cfg.parallel == "one_norm"
             x = self.pre_attention_norm(x) if shared else self.pre_mlp_norm(x)
         y = self.mlp(x)
-        return self.scaled(y if cfg.norm_place == "before" else self.post_mlp_norm(y))
+        if cfg.shared_mlp_dim is not None:
+            y += jax.nn.sigmoid(self.shared_router(x)) * self.shared_mlp(x)
+        return self.scaled(self.post_mlp_norm(y) if cfg.norm_place in ("after", "both") else y)
 
     def scaled(self, y: Array) -> Array:
         """What a part adds, times the factor of the config."""
@@ -365,11 +406,13 @@ class LlamaLayer(nn.Module):
     ) -> tuple[Array, caches.KeyValue]:
         """The output of the first part, and the updated cache."""
         y, stored = self.attention_part(x, layer_cache, angles)
-        return x + y, stored
+        y += self.pre_attention_norm(x) if self.config.normed_residual else x
+        return self.post_attention_norm(y) if self.config.norm_place == "sum" else y, stored
 
     def fed_forward(self, x: Array) -> Array:
         """The output of the last part."""
-        return x + self.mlp_part(x)
+        y = self.mlp_part(x) + (self.pre_mlp_norm(x) if self.config.normed_residual else x)
+        return self.post_mlp_norm(y) if self.config.norm_place == "sum" else y
 
     def __call__(
         self, x: Array, layer_cache: view.LayerCache, angles: Angles
@@ -400,15 +443,18 @@ class LlamaNetwork(decoder.DecoderNetwork):
         if cfg.learned_positions is not None:
             rows = cfg.max_positions + cfg.learned_positions
             self.position_embedder = layers.embedder(rows, cfg.emb_dim)
+        if cfg.token_dim is not None:
+            self.embedding_in = layers.Dense(cfg.emb_dim, cfg.dtype)
+            self.embedding_out = layers.Dense(cfg.token_dim, cfg.dtype)
         if cfg.embedding_norm:
             self.embedding_norm = norm(cfg)
         self.layers = stack.make_layers(self.layer, cfg)
-        self.final_norm = norm(cfg)
+        self.final_norm = norm(cfg) if cfg.norm_place != "sum" else lambda x: x
 
     def embedder(self) -> nn.Module:
         """The module of the embedding table."""
         cfg = self.config
-        return layers.embedder(cfg.vocab_size, cfg.emb_dim)
+        return layers.embedder(cfg.vocab_size, cfg.token_dim or cfg.emb_dim)
 
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
         """See ``DecoderNetwork.inputs``. The positions are angles: global ones, then local ones."""
@@ -416,6 +462,7 @@ class LlamaNetwork(decoder.DecoderNetwork):
         x = layers.embed(self.token_embedder.embedding, tokens, cfg.dtype)
         if cfg.embedding_scale is not None:
             x *= jnp.asarray(cfg.embedding_scale, cfg.dtype)  # rounded, as in training
+        x = x if cfg.token_dim is None else self.embedding_in(x)
         if cfg.learned_positions is not None:
             row = position + cfg.learned_positions
             x += layers.embed(self.position_embedder.embedding, row, cfg.dtype)
@@ -424,7 +471,8 @@ class LlamaNetwork(decoder.DecoderNetwork):
         if cfg.local_rope_theta is None:
             return x, (angles, angles)
         size = cfg.rotary_dim or cfg.head_dim
-        return x, (angles, positions.rotation(position, size, cfg.local_rope_theta))
+        local = positions.rotation(position, size, cfg.local_rope_theta)
+        return x, (angles, (*local, *angles[2:]))
 
     def positions_of(self, positions: Any, index: int | Array) -> Angles:
         cfg = self.config
@@ -433,7 +481,7 @@ class LlamaNetwork(decoder.DecoderNetwork):
             angles = _either(view.is_local(cfg.window_pattern, index), for_local, angles)
         if all(cfg.rotary_pattern):
             return angles
-        none = jnp.ones_like(angles[0]), jnp.zeros_like(angles[1])
+        none = (jnp.ones_like(angles[0]), jnp.zeros_like(angles[1]), *angles[2:])
         return _either(view.is_local(cfg.rotary_pattern, index), angles, none)
 
     def linear_bias(self, distance: Array) -> Array:
@@ -456,7 +504,8 @@ class LlamaNetwork(decoder.DecoderNetwork):
         return view.window_of(self.config.window, self.config.window_pattern, index)
 
     def project(self, hidden: Array) -> Array:
-        cfg, logits = self.config, super().project(hidden)
+        cfg = self.config
+        logits = super().project(hidden if cfg.token_dim is None else self.embedding_out(hidden))
         logits = logits if cfg.logit_scale is None else logits * cfg.logit_scale
         return attention.soft_capped(logits, cfg.logit_soft_cap)
 
@@ -488,8 +537,10 @@ class Llama(decoder.DecoderModel):
     def sharded_sizes(self) -> dict[str, int]:
         """See ``sharding.SupportsPartitionRules``."""
         sizes = {**super().sharded_sizes, "num_kv_heads": self.config.num_kv_heads}
-        experts = self.config.num_experts
-        return sizes if experts is None else {**sizes, "num_experts": experts}
+        for name in ("num_experts", "shared_mlp_dim"):
+            value = getattr(self.config, name)
+            sizes |= {} if value is None else {name: value}
+        return sizes
 
     def for_model_axis(self, size: int) -> Llama:
         """The same function with enough key-value heads for each device of the axis ``model``.

@@ -30,7 +30,9 @@ class RopeScaling:
         so too, interpolates by the index of a frequency, and scales the attention's logits (Peng et
         al. 2023, "YaRN: Efficient Context Window Extension of Large Language Models"). ``longrope``
         divides each frequency by a number of its own, and scales the logits (Ding et al. 2024,
-        "LongRoPE: Extending LLM Context Window Beyond 2 Million Tokens").
+        "LongRoPE: Extending LLM Context Window Beyond 2 Million Tokens"). ``dynamic`` leaves
+        them as they are in texts of the length of the training, which are all that such a network
+        takes here: in longer ones, they would change with the length of a text.
       factor: the factor that frequencies are divided by, 1 or more.
       low_frequency_factor: in ``llama3``, a frequency is low if its wavelength in positions exceeds
         ``original_max_positions / low_frequency_factor``.
@@ -49,6 +51,8 @@ class RopeScaling:
         ``original_max_positions``, which are all that such a network takes here: those of a text
         would change as it grows beyond them.
       long_factors: in ``longrope``, those of longer texts, which are kept for its files.
+      query_growth: in ``yarn``, how much queries grow with each new multiple of
+        ``original_max_positions`` (Llama 4; Ministral 3); see ``query_factor``.
 
     Raises:
       ValueError: for an unknown kind, or factors that are not positive or in increasing order.
@@ -69,6 +73,7 @@ class RopeScaling:
     attention_factor: float | None = None
     short_factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
+    query_growth: float = 0.0
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -98,8 +103,13 @@ class RopeScaling:
             return yarn_factor(self.factor)
         return math.sqrt(1 + math.log(self.factor) / math.log(self.original_max_positions))
 
+    def query_factor(self, position: Array) -> Array:
+        """``1 + query_growth log(1 + floor(position / original_max_positions))``, in float32."""
+        passed = (position // self.original_max_positions).astype(jnp.float32)
+        return 1 + self.query_growth * jnp.log1p(passed)
 
-KINDS = ("linear", "llama3", "longrope", "yarn")
+
+KINDS = ("dynamic", "linear", "llama3", "longrope", "yarn")
 
 
 def yarn_factor(factor: float, weight: float = 1.0) -> float:
@@ -118,7 +128,7 @@ def frequencies(head_dim: int, theta: float, scaling: RopeScaling | None = None)
       array([1.  , 0.01], dtype=float32)
     """
     radians = theta ** (-np.arange(0, head_dim, 2) / head_dim)
-    if scaling is None:
+    if scaling is None or scaling.kind == "dynamic":
         return radians.astype(np.float32)
     if scaling.kind == "longrope":
         if len(scaling.short_factors) != radians.size:

@@ -157,16 +157,14 @@ class Scheme(NamedTuple):
     def rounding(self, path: str) -> Rounding | None:
         """How the parameter at a path is quantised, or None if it is not.
 
-        Norms, biases and tables of positions stay as they are.
+        Norms, biases, tables of positions and routers to experts stay as they are.
         """
         if path.endswith("token_embedder/embedding"):
             return Rounding(8, None, 1)
-        if not path.endswith("/kernel"):
+        if not path.endswith("/kernel") or "router/" in path:
             return None
-        if "_experts/" in path:
-            name = "int8" if self.bits == 8 else "int4"
-            raise fields.error("weights", "None for a mixture of experts", name)
-        return Rounding(8, None, 0) if "logits_dense" in path else Rounding(*self, 0)
+        axis = int("_experts/" in path)  # behind that of the experts
+        return Rounding(8, None, 0) if "logits_dense" in path else Rounding(*self, axis)
 
 
 def scheme_of(weights: str) -> Scheme:

@@ -7,8 +7,9 @@
 The sampling step alone, beside a softmax, an argmax and ``jax.random.categorical``; best-k search
 beside a beam search of the same budget; contrastive search beside greedy decoding; speculative
 decoding beside plain decoding and theory; the batch job, refilled, beside buckets; a shared prefix
-beside whole prompts; whole translations on a CPU beside CTranslate2; and, where ``transformers`` is
-installed, whole decodes and beam searches of the embedded model beside it on the same weights.
+beside whole prompts; a mixture of experts in four ways; whole translations on a CPU beside
+CTranslate2; and, where ``transformers`` is installed, whole decodes and beam searches of the
+embedded model beside it on the same weights.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from experiments.benchmarks import (
     best_k,
     contrastive,
     cpu_translation,
+    experts,
     sampling_step,
     shared_prefix,
     speculative,
@@ -42,6 +44,7 @@ BENCHMARKS: dict[str, Callable[..., None]] = {
     "batch_job": batch_job.measure,
     "shared_prefix": shared_prefix.measure,
     "cpu_translation": cpu_translation.measure,
+    "experts": experts.measure,
 }
 QUICK: dict[str, dict[str, Any]] = {
     "sampling_step": {"repeats": 1, "vocabularies": (64,), "row_counts": (8,)},
@@ -73,6 +76,7 @@ QUICK: dict[str, dict[str, Any]] = {
         "searches": ("greedy",),
         "name": quick.MODEL,
     },
+    "experts": {"repeats": 1, "counts": (1, 2), "width": 32, "num_experts": 8},
 }
 """The settings of the quick form of each."""
 BESIDE_TRANSFORMERS = {"whole_decode", "beam_search"}

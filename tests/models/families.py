@@ -11,7 +11,7 @@ from examples import FAMILIES
 FIXTURES = Path(__file__).parent / "fixtures"
 VOCAB = 40
 
-BART = ("bart", "mbart", "pegasus", "marian", "m2m_100")
+BART = ("bart", "blenderbot", "mbart", "pegasus", "marian", "m2m_100")
 # Those with an output table of their own.
 UNTIED = ("t5_1_1", "mt5", "byt5", "umt5", "umt5_scaled", "madlad", "ul2")
 

@@ -35,12 +35,13 @@ def fault(directory: Path, message: str, **options: Any) -> None:
     [
         (
             "t5",
-            {"model_type": "mpt"},
-            "model_type: expected one of arcee, bart, bloom, cohere, cohere2, exaone4, falcon,"
-            " gemma, gemma2, gemma3, gemma3_text, gemma4, gemma4_text, glm, glm4, gpt2, gpt_neox,"
-            " gptj, granite, llama, m2m_100, marian, mbart, mimo, mistral, mixtral, mt5, nemotron,"
-            " olmo, olmo2, olmo3, olmoe, opt, pegasus, phi, phi3, qwen2, qwen3, qwen3_moe,"
-            " seed_oss, smollm3, stablelm, starcoder2, t5, t5gemma, t5gemma2, umt5, got 'mpt';"
+            {"model_type": "whisper"},
+            "model_type: expected one of arcee, bart, blenderbot, bloom, cohere, cohere2, exaone4,"
+            " falcon, gemma, gemma2, gemma3, gemma3_text, gemma4, gemma4_text, glm, glm4, gpt2,"
+            " gpt_neo, gpt_neox, gpt_oss, gptj, granite, llama, m2m_100, marian, mbart, mimo,"
+            " ministral, ministral3, mistral, mistral3, mixtral, mpt, mt5, nemotron, olmo, olmo2,"
+            " olmo3, olmoe, opt, pegasus, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, seed_oss,"
+            " smollm3, stablelm, starcoder2, t5, t5gemma, t5gemma2, umt5, got 'whisper';"
             " decoding_jax.adapters makes a model of another network",
         ),
         ("t5", {"d_model": "16"}, "d_model: expected a value of type int, got '16'"),
@@ -79,15 +80,31 @@ def fault(directory: Path, message: str, **options: Any) -> None:
         ),
         (
             "llama2",
-            {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}},
-            "rope_type: expected one of default, linear, llama3, longrope, yarn, got 'dynamic'",
+            {"rope_scaling": {"rope_type": "su", "factor": 4.0}},
+            "rope_type: expected one of default, dynamic, linear, llama3, longrope, yarn, got 'su'",
         ),
         (
             "llama2",
             {"rope_scaling": {"type": "yarn", "factor": 4.0, "attn_factor": 0.5}},
             "attn_factor: expected none with yarn, whose settings are type, rope_type, rope_theta,"
             " partial_rotary_factor, finetuned, factor, original_max_position_embeddings,"
-            " beta_fast, beta_slow, truncate, attention_factor, mscale, mscale_all_dim, got 0.5",
+            " beta_fast, beta_slow, truncate, attention_factor, mscale, mscale_all_dim,"
+            " llama_4_scaling_beta, max_position_embeddings, got 0.5",
+        ),
+        (
+            "llama2",
+            {"rope_scaling": {"type": "yarn", "factor": 4.0, "llama_4_scaling_beta": 0.1}},
+            "llama_4_scaling_beta: expected none in this family, got 0.1",
+        ),
+        (
+            "gpt_oss",
+            {"rope_parameters": None},
+            "rope_scaling: expected the object that the released files have, got None",
+        ),
+        (
+            "mpt",
+            {"attn_config": {"alibi_bias_max": 16}},
+            "alibi_bias_max: expected 8 only, got 16",
         ),
         (
             "llama2",
@@ -139,8 +156,8 @@ def fault(directory: Path, message: str, **options: Any) -> None:
         ),
         (
             "gemma4",
-            {"enable_moe_block": True},
-            "enable_moe_block: expected False only, got True",
+            {"enable_moe_block": True, "num_experts": 4},
+            "has no top_k_experts",
         ),
         (
             "gemma4",

@@ -20,6 +20,7 @@ from decoding_jax.models.stack import with_scanned_layers, with_separate_layers
 from decoding_jax.testing import check_model
 
 FAMILIES = ["gemma2", "gemma3", "gpt_neox", "mistral", "qwen3"]
+MIXTURES = ["gpt_oss", "mixtral", "qwen2_moe"]
 ENCODER_DECODERS = ["mbart", "marian", "t5gemma", "t5gemma2"]
 
 
@@ -39,7 +40,7 @@ def test_scanned_layers_and_chunks_compute_the_same(family: str) -> None:
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("family", ["gemma3", "gemma4", "gpt_neox", "olmo2", "phi3"])
+@pytest.mark.parametrize("family", ["gemma3", "gemma4", "gpt_neox", "olmo2", "phi3", *MIXTURES])
 def test_a_mesh_decodes_the_same_tokens(family: str) -> None:
     tokens = np.array([[1, 2, 3, 4], [3, 0, 0, 0], [4, 5, 0, 0], [9, 8, 7, 0]], np.int32)
     prompt = Prompt(tokens, np.array([4, 1, 2, 3], np.int32))

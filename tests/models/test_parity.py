@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import exam
 import numpy as np
 import pytest
+import safetensors.torch
 import tiers
 from examples import DATA, FAMILIES
 from families import BART, torch_model, unscaled
@@ -113,6 +115,62 @@ def test_transformers_reads_saved_models(family: str, tmp_path: Path, transforme
     np.testing.assert_allclose(torch_reference(reloaded, asked)(0, [5, 6, 7]), want, atol=1e-4)
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("text", ["mistral", "ministral3"])
+def test_the_text_network_of_a_mistral_that_reads_images(
+    text: str, tmp_path: Path, transformers: Any
+) -> None:
+    name, settings = FAMILIES[text]
+    vision = {**settings, "head_dim": 8, "image_size": 4, "patch_size": 2, "model_type": "pixtral"}
+    config = transformers.Mistral3Config(
+        text_config=getattr(transformers, name)(**settings).to_dict(),
+        vision_config={k: x for k, x in vision.items() if "rope" not in k},
+        tie_word_embeddings=False,
+    )
+    model = transformers.Mistral3ForConditionalGeneration(config).eval()
+    model.save_pretrained(tmp_path)
+    asked = exam.questions(text, seed=2)
+    output, _ = exam.prefill(load_model(tmp_path), asked["prompt"], asked["length"])
+    reference = torch_reference(model, asked)
+    for row in range(exam.ROWS):
+        want = reference(row, [])[0]
+        np.testing.assert_allclose(output.logits[row, 0, 0], want, atol=2e-5)
+
+
+def test_experts_in_mxfp4_are_widened(tmp_path: Path, transformers: Any) -> None:
+    """The released files of gpt-oss have two floats in a byte, and exponents of groups."""
+    import torch
+    from transformers.integrations import mxfp4
+
+    name, settings = FAMILIES["gpt_oss"]
+    wide = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "layer_types": None}
+    config = getattr(transformers, name)(**settings | wide)
+    transformers.GptOssForCausalLM(config).bfloat16().save_pretrained(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    values["quantization_config"] = {"quant_method": "mxfp4"}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    draw, want = torch.Generator().manual_seed(0), {}
+    for part, shape in {"gate_up": (4, 128, 1), "down": (4, 32, 2)}.items():
+        blocks = torch.randint(256, (*shape, 16), dtype=torch.uint8, generator=draw)
+        scales = torch.randint(118, 126, shape, dtype=torch.uint8, generator=draw)
+        want[part] = mxfp4.convert_moe_packed_tensors(blocks, scales).float().numpy()
+        prefix = f"model.layers.0.mlp.experts.{part}_proj"
+        del tensors[prefix]
+        tensors |= {f"{prefix}_blocks": blocks, f"{prefix}_scales": scales}
+    safetensors.torch.save_file(tensors, tmp_path / "model.safetensors")
+    model = load_model(tmp_path, dtype="auto")
+    found = model.params["layers_0"]["mlp"]
+    assert model.config.dtype == "bfloat16"
+    both = want["gate_up"]
+    for part, kernel in {
+        "gate": both[..., ::2],
+        "up": both[..., 1::2],
+        "down": want["down"],
+    }.items():
+        np.testing.assert_array_equal(found[f"{part}_experts"]["kernel"].astype("float32"), kernel)
+
+
 # Settings of training, of generation, and of transformers itself.
 OTHERS = (
     *("_name_or_path", "architectures", "chunk_size_feed_forward", "dtype", "id2label"),
@@ -129,7 +187,10 @@ SUPERSEDED = {
     "cohere2": ["head_dim"],
     "exaone4": ["sliding_window_pattern"],
     "falcon": ["multi_query"],
+    "gpt_neo": ["attention_layers"],
+    "mpt": ["embedding_fraction", "init_device", "learned_pos_emb", "norm_type"],
     "phi3": ["original_max_position_embeddings"],
+    "qwen2_moe": ["intermediate_size"],
     "qwen3_moe": ["intermediate_size", "sliding_window"],
 }
 

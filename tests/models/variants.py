@@ -72,6 +72,21 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "gemma4_experts": (
+        "Gemma4TextConfig",
+        {
+            **GEMMA4,
+            "num_hidden_layers": 2,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "num_kv_shared_layers": 0,
+            "hidden_size_per_layer_input": 0,
+            "use_double_wide_mlp": False,
+            "enable_moe_block": True,
+            "num_experts": 4,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 12,
+        },
+    ),
     "t5gemma_others": (
         "T5GemmaConfig",
         {
@@ -161,6 +176,18 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "bias": True,
             "tie_word_embeddings": False,
         },
+    ),
+    "bloom_residual": (
+        "BloomConfig",
+        {**FAMILIES["bloom"][1], "apply_residual_connection_post_layernorm": True},
+    ),
+    "llama_dynamic": (
+        "LlamaConfig",
+        {**LLAMA, "rope_parameters": {"rope_type": "dynamic", "rope_theta": 50.0, "factor": 2.0}},
+    ),
+    "opt_350m": (
+        "OPTConfig",
+        {**FAMILIES["opt"][1], "do_layer_norm_before": False, "word_embed_proj_dim": 12},
     ),
     "smollm3_biased": (
         "SmolLM3Config",

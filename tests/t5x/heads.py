@@ -6,8 +6,9 @@ import jax
 import numpy as np
 
 from decoding_jax.models import EagleConfig, EagleHead
-from decoding_jax.models.checkpoint import eagle, llama
+from decoding_jax.models.checkpoint import eagle
 from decoding_jax.models.checkpoint.directory import CONFIG, WEIGHTS
+from decoding_jax.models.checkpoint.families import FAMILIES
 from decoding_jax.models.checkpoint.params import Weight, write_params
 
 
@@ -29,9 +30,7 @@ def write_head(directory, vocab_size, width):
     table = {**eagle.head_table(config, "midlayer"), "d2t": Weight("d2t")}
     params = {**head.params, "d2t": np.ones(vocab_size - 1, np.int64)}
     write_params(directory / WEIGHTS, table, params, None)
-    values = llama.settings_of_shape(config) | {
-        "model_type": "llama",
-        "hidden_act": "silu",
+    values = FAMILIES["llama"].settings_of(config) | {
         "vocab_size": vocab_size,
         "draft_vocab_size": vocab_size - 1,
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 1, 1]},

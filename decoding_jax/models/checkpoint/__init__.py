@@ -58,15 +58,11 @@ __all__ = [
 ]
 
 _FAMILIES: dict[str, ModuleType | Family] = {
-    "bart": bart,
+    **dict.fromkeys(bart.FAMILIES, bart),
     "gemma4": gemma4,
     "gemma4_text": gemma4,
     "gpt2": gpt2,
-    "m2m_100": bart,
-    "marian": bart,
-    "mbart": bart,
     "mt5": t5,
-    "pegasus": bart,
     "t5": t5,
     "t5gemma": t5gemma,
     "t5gemma2": t5gemma,

@@ -1,4 +1,4 @@
-"""BART, mBART, Pegasus, Marian, M2M-100 and NLLB in the Hugging Face layout."""
+"""BART, mBART, Blenderbot, Pegasus, Marian, M2M-100 and NLLB in the Hugging Face layout."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.models.bart import Bart, BartConfig, sinusoids
-from decoding_jax.models.checkpoint.directory import (
-    ACTIVATIONS,
-    ACTIVATIONS_BACK,
-    Settings,
-    Tensors,
-)
-from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
+from decoding_jax.models.checkpoint import family as keys
+from decoding_jax.models.checkpoint.directory import Settings, Tensors
+from decoding_jax.models.checkpoint.family import Key
+from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, named, read_model
 
 IGNORED = r"(model\.)?(encoder|decoder)\.version"
 
@@ -36,6 +33,7 @@ class Family:
       eos_id: the end token that is written.
       start_id: the start token, where the file names none.
       pad_id: the padding token, where the file names none; None for the start token.
+      offset: the number of the first learned position.
     """
 
     architecture: str
@@ -48,10 +46,20 @@ class Family:
     eos_id: int = 2
     start_id: int | None = 2
     pad_id: int | None = 1
+    offset: int = 2
 
 
 FAMILIES = {
     "bart": Family("BartForConditionalGeneration", "learned", False, True),
+    "blenderbot": Family(
+        "BlenderbotForConditionalGeneration",
+        "learned",
+        True,
+        False,
+        start_id=1,
+        pad_id=0,
+        offset=0,
+    ),
     "mbart": Family("MBartForConditionalGeneration", "learned", True, True, start_id=None),
     "pegasus": Family(
         "PegasusForConditionalGeneration",
@@ -76,16 +84,43 @@ FAMILIES = {
     ),
 }
 
+KEYS = {
+    "vocab_size": Key("vocab_size"),
+    "d_model": Key("emb_dim"),
+    "encoder_attention_heads": Key("num_encoder_heads"),
+    "decoder_attention_heads": Key("num_decoder_heads"),
+    "encoder_ffn_dim": Key("encoder_mlp_dim"),
+    "decoder_ffn_dim": Key("decoder_mlp_dim"),
+    "encoder_layers": Key("num_encoder_layers"),
+    "decoder_layers": Key("num_decoder_layers"),
+    "max_position_embeddings": Key("max_positions", 1024),
+    "activation_function": Key("activation", lambda settings: family_of(settings).activation),
+    "scale_embedding": Key("scale_embedding", lambda settings: family_of(settings).scale_embedding),
+}
+
+
+def family_of(settings: Settings) -> Family:
+    """The family that settings name."""
+    return FAMILIES[settings.get("model_type", str)]
+
+
 NAMES = {
-    "attention": "self_attn",
-    "attention_norm": "self_attn_layer_norm",
-    "self_attention": "self_attn",
-    "self_attention_norm": "self_attn_layer_norm",
+    "token_embedder": "model.shared",
+    "logits_bias": "final_logits_bias",
+    "(en|de)coder": r"model.\1coder",
+    r"layers_(\d+)": r"layers.\1",
+    "position_embedder": "embed_positions",
+    "embedding_norm": "layernorm_embedding",
+    "final_norm": "layer_norm",
+    "(self_)?attention": "self_attn",
+    "(self_)?attention_norm": "self_attn_layer_norm",
     "encoder_decoder_attention": "encoder_attn",
     "cross_attention_norm": "encoder_attn_layer_norm",
+    "mlp_norm": "final_layer_norm",
     "mlp/wi": "fc1",
     "mlp/wo": "fc2",
-    "mlp_norm": "final_layer_norm",
+    "([qkv])(uery|ey|alue)": r"\1_proj",
+    "out": "out_proj",
 }
 EMBEDDING = "model.shared.weight"
 # Other names of the same table.
@@ -93,51 +128,16 @@ ALIASES = (
     *("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
     "lm_head.weight",
 )
-ENCODER_PARTS = ("attention", "attention_norm", "mlp/wi", "mlp/wo", "mlp_norm")
-DECODER_PARTS = (
-    *("self_attention", "self_attention_norm"),
-    *("encoder_decoder_attention", "cross_attention_norm"),
-    *("mlp/wi", "mlp/wo", "mlp_norm"),
-)
 
 
 def table(config: BartConfig) -> dict[str, Weight]:
     """The tensor of every parameter."""
-    out = {"token_embedder/embedding": Weight(EMBEDDING)}
-    if config.logits_bias:
-        out["logits_bias"] = Weight("final_logits_bias")
-
-    def add(ours: str, theirs: str) -> None:
-        kind = "scale" if ours.endswith("norm") else "kernel"
-        out[f"{ours}/{kind}"] = Weight(f"model.{theirs}.weight", kind == "kernel")
-        out[f"{ours}/bias"] = Weight(f"model.{theirs}.bias")
-
-    for stack, count, parts in (
-        ("encoder", config.num_encoder_layers, ENCODER_PARTS),
-        ("decoder", config.num_decoder_layers, DECODER_PARTS),
-    ):
-        if config.positions == "learned":
-            positions = Weight(f"model.{stack}.embed_positions.weight")
-            out[f"{stack}/position_embedder/embedding"] = positions
-        if config.embedding_norm:
-            add(f"{stack}/embedding_norm", f"{stack}.layernorm_embedding")
-        if config.norm_first:
-            add(f"{stack}/final_norm", f"{stack}.layer_norm")
-        for i in range(count):
-            for part in parts:
-                layer, tensor = f"{stack}/layers_{i}/{part}", f"{stack}.layers.{i}.{NAMES[part]}"
-                if not part.endswith("attention"):
-                    add(layer, tensor)
-                    continue
-                for name in ("query", "key", "value", "out"):
-                    letter = name if name == "out" else name[0]
-                    add(f"{layer}/{name}", f"{tensor}.{letter}_proj")
-    return out
+    return named(Bart, config, NAMES)
 
 
 def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_DEVICE) -> Bart:
     """Reads the model of a directory."""
-    family = FAMILIES[settings.get("model_type", str)]
+    family = family_of(settings)
     settings.refuse(share_encoder_decoder_embeddings=True, tie_word_embeddings=True)
     tensors.rename({}, "model.", r"lm_head\..*|final_logits_bias")
     for alias in ALIASES:
@@ -147,25 +147,15 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
     start = family.start_id if family.start_id is not None else bos
     start = settings.get("decoder_start_token_id", int, start)
     pad = settings.get("pad_token_id", int, start if family.pad_id is None else family.pad_id)
-    offsets = {"learned": 2, "sinusoidal": 0, "sinusoidal_inclusive": pad + 1}
+    offsets = {"learned": family.offset, "sinusoidal": 0, "sinusoidal_inclusive": pad + 1}
     config = BartConfig(
-        vocab_size=settings.size("vocab_size"),
-        emb_dim=settings.size("d_model"),
-        num_encoder_heads=settings.size("encoder_attention_heads"),
-        num_decoder_heads=settings.size("decoder_attention_heads"),
-        encoder_mlp_dim=settings.size("encoder_ffn_dim"),
-        decoder_mlp_dim=settings.size("decoder_ffn_dim"),
-        num_encoder_layers=settings.size("encoder_layers"),
-        num_decoder_layers=settings.size("decoder_layers"),
+        **keys.fields_of(KEYS, settings),
         start_id=start,
-        max_positions=settings.size("max_position_embeddings", 1024),
         positions=family.positions,
         position_offset=offsets[family.positions],
         norm_first=family.norm_first,
         embedding_norm=family.embedding_norm,
-        scale_embedding=settings.get("scale_embedding", bool, family.scale_embedding),
         logits_bias=family.logits_bias and "final_logits_bias" in tensors,
-        activation=settings.one_of("activation_function", ACTIVATIONS, family.activation),
         dtype=dtype,
     )
     model = read_model(Bart, config, table(config), tensors, layout)
@@ -203,7 +193,7 @@ def settings_of(config: BartConfig) -> dict[str, Any]:
         if all(getattr(family, key) == value for key, value in shape.items())
         and family.logits_bias >= config.logits_bias
     ]
-    offsets = {"learned": 2, "sinusoidal": 0}
+    offsets = {"learned": FAMILIES[found[0]].offset if found else 0, "sinusoidal": 0}
     offset = offsets.get(config.positions, config.position_offset)
     if not found or config.position_offset != offset or config.position_offset < 0:
         shape |= {"logits_bias": config.logits_bias, "position_offset": config.position_offset}
@@ -215,17 +205,7 @@ def settings_of(config: BartConfig) -> dict[str, Any]:
         "architectures": [family.architecture],
         "model_type": found[0],
         "is_encoder_decoder": True,
-        "vocab_size": config.vocab_size,
-        "d_model": config.emb_dim,
-        "encoder_attention_heads": config.num_encoder_heads,
-        "decoder_attention_heads": config.num_decoder_heads,
-        "encoder_ffn_dim": config.encoder_mlp_dim,
-        "decoder_ffn_dim": config.decoder_mlp_dim,
-        "encoder_layers": config.num_encoder_layers,
-        "decoder_layers": config.num_decoder_layers,
-        "max_position_embeddings": config.max_positions,
-        "activation_function": ACTIVATIONS_BACK[config.activation],
-        "scale_embedding": config.scale_embedding,
+        **keys.settings_of(KEYS, config),
         "decoder_start_token_id": config.start_id,
         "pad_token_id": pads.get(found[0], family.pad_id),
         "eos_token_id": family.eos_id,

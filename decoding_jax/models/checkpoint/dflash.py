@@ -10,12 +10,8 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from decoding_jax.models.checkpoint import llama
-from decoding_jax.models.checkpoint.directory import (
-    ACTIVATIONS,
-    Settings,
-    Tensors,
-)
+from decoding_jax.models.checkpoint import family
+from decoding_jax.models.checkpoint.directory import Settings, Tensors
 from decoding_jax.models.checkpoint.eagle import (
     SPECULATORS,
     Target,
@@ -24,7 +20,7 @@ from decoding_jax.models.checkpoint.eagle import (
     check_vocabulary,
     token_ids,
 )
-from decoding_jax.models.checkpoint.params import Layout, Weight, read_model
+from decoding_jax.models.checkpoint.params import LAYER, NORMS, Layout, Weight, named, read_model
 from decoding_jax.models.checkpoint.position_settings import FULL, max_positions_of, rope_of
 from decoding_jax.models.dflash import DFlashConfig, DFlashHead
 from decoding_jax.sharding import meshes
@@ -70,7 +66,7 @@ def _config(file: Settings, target: Target, dtype: str) -> DFlashConfig:
     by_speculators = from_speculators(file)
     layer = file.section("transformer_layer_config") if by_speculators else file
     own = file if by_speculators else file.section("dflash_config")
-    width, heads = layer.size("hidden_size"), layer.size("num_attention_heads")
+    width = layer.size("hidden_size")
     num_layers = layer.size("num_hidden_layers")
     layer.refuse(model_type="qwen3", layer_types=[FULL] * num_layers, use_sliding_window=False)
     own.refuse(
@@ -95,17 +91,10 @@ def _config(file: Settings, target: Target, dtype: str) -> DFlashConfig:
     vocab_size = target.vocab_size
     return DFlashConfig(
         vocab_size=file.size("draft_vocab_size", vocab_size) if by_speculators else vocab_size,
-        emb_dim=width,
-        num_heads=heads,
-        num_kv_heads=layer.size("num_key_value_heads", heads),
-        head_dim=layer.size("head_dim", 128),
-        mlp_dim=layer.size("intermediate_size"),
-        num_layers=num_layers,
+        **family.fields_of(family.HEAD, layer),
         max_positions=max_positions_of(layer, scaling),
         rope_theta=theta,
         rope_scaling=scaling,
-        activation=layer.one_of("hidden_act", ACTIVATIONS, "silu"),
-        norm_epsilon=layer.get("rms_norm_eps", float, 1e-6),
         qkv_bias=bias,
         out_bias=bias,
         qk_norm=True,
@@ -119,11 +108,5 @@ def _config(file: Settings, target: Target, dtype: str) -> DFlashConfig:
 
 def _table(config: DFlashConfig) -> dict[str, Weight]:
     """The tensor of every parameter."""
-    out = {
-        "fusion/kernel": Weight("fc.weight", True),
-        "state_norm/scale": Weight("hidden_norm.weight"),
-        "final_norm/scale": Weight("norm.weight"),
-    }
-    for i in range(config.num_layers):
-        out |= llama.layer_table(config, f"layers_{i}", f"layers.{i}", llama.NORMS)
-    return out
+    own = {"fusion": "fc", "state_norm": "hidden_norm", "final_norm": "norm"}
+    return named(DFlashHead, config, own | NORMS | LAYER)

@@ -142,6 +142,7 @@ class Tensors:
         self._used: set[str] = set()
         self.expected: set[str] = set()  # the names that the model has, for errors
         self._stored: dict[str, str] = {}
+        self._made: dict[str, Any] = {}
         found = next((directory / n for n in (WEIGHTS, *also) if (directory / n).is_file()), None)
         has_index = (directory / INDEX).is_file()
         if found is not None and (found.name == WEIGHTS or not has_index):
@@ -237,8 +238,21 @@ class Tensors:
     def __contains__(self, name: str) -> bool:
         return name in self._file_of
 
-    def _slice(self, name: str) -> Any:
-        """The tensor of a name, which the file may name otherwise."""
+    def take(self, name: str) -> Any:
+        """A tensor that another one is made of; it counts as used."""
+        if name not in self:
+            raise self._missing(name)
+        self._used.add(name)
+        return self.whole(name)
+
+    def add(self, name: str, tensor: Any) -> None:
+        """Adds a tensor with the methods of a slice of ``safetensors``, made of taken ones."""
+        self._file_of[name], self._made[name] = next(iter(self._file_of.values())), tensor
+
+    def whole(self, name: str) -> Any:
+        """The slice of a name, which the file may name otherwise."""
+        if name in self._made:
+            return self._made[name]
         return self._open(self._file_of[name]).get_slice(self._stored.get(name, name))
 
     def _missing(self, name: str) -> CheckpointError:
@@ -253,13 +267,14 @@ class Tensors:
 
     def dtype(self) -> str:
         """The dtype that most weights are stored in; see ``stored_dtype``."""
-        tensors = [self._slice(name) for name in self._file_of]
+        tensors = [self.whole(name) for name in self._file_of]
         kinds = [DTYPES.get(t.get_dtype(), t.get_dtype()) for t in tensors]
         sizes = [math.prod(t.get_shape()) for t in tensors]
-        return stored_dtype(zip(kinds, sizes, strict=True))
+        packed = {"U8"}  # small floats of gpt-oss, which are widened
+        return stored_dtype(x for x in zip(kinds, sizes, strict=True) if x[0] not in packed)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._slice(name).get_shape())
+        return tuple(self.whole(name).get_shape())
 
     def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         """The whole tensor ``name``; see ``slices``."""
@@ -270,7 +285,7 @@ class Tensors:
         if name not in self:
             raise self._missing(name)
         path = self._file_of[name]
-        found = self._slice(name)
+        found = self.whole(name)
         if found.get_dtype() not in INTEGERS:
             raise CheckpointError(f"{path}: {name}: expected integers, got {found.get_dtype()}")
         self._used.add(name)
@@ -290,7 +305,7 @@ class Tensors:
                 f"{path}: {name}: got shape {self.shape(name)}; {self.config} says {shape}"
             )
         self._used.add(name)
-        tensor = self._slice(name)
+        tensor = self.whole(name)
         dtype = DTYPES.get(tensor.get_dtype(), tensor.get_dtype())
         if dtype not in FLOATS:
             raise CheckpointError(f"{path}: {name}: expected {', '.join(FLOATS)}, got {dtype}")

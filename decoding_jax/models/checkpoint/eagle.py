@@ -13,15 +13,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax.models.checkpoint import llama
-from decoding_jax.models.checkpoint.directory import (
-    ACTIVATIONS,
-    CONFIG,
-    CheckpointError,
-    Settings,
-    Tensors,
-)
-from decoding_jax.models.checkpoint.params import Layout, Weight, read_model
+from decoding_jax.models.checkpoint.directory import CONFIG, CheckpointError, Settings, Tensors
+from decoding_jax.models.checkpoint.family import HEAD, KEYS, Key, fields_of
+from decoding_jax.models.checkpoint.params import LAYER, NORMS, Layout, Weight, named, read_model
 from decoding_jax.models.checkpoint.position_settings import FULL, max_positions_of, rope_of
 from decoding_jax.models.decoder import DecoderModel
 from decoding_jax.models.eagle import EagleConfig, EagleHead
@@ -63,12 +57,14 @@ def _config(file: Settings, target: Target, dtype: str) -> EagleConfig:
     """
     from_speculators = SPECULATORS in file.values
     layer = file.section("transformer_layer_config") if from_speculators else file
-    width, heads = layer.size("hidden_size"), layer.size("num_attention_heads")
+    width = layer.size("hidden_size")
     family = layer.get("model_type", str, "llama")
     if family not in ("llama", "qwen3"):
         raise layer.error("model_type", family, "llama or qwen3")
     if not from_speculators:
         layer.refuse(num_hidden_layers=1, norm_output=True)
+    keys = HEAD | {"num_hidden_layers": Key("num_layers", 1)}
+    keys |= {} if family == "qwen3" else {"head_dim": KEYS["head_dim"]}
     num_layers = layer.size("num_hidden_layers", 1)
     layer.refuse(pretraining_tp=1, layer_types=[FULL] * num_layers, use_sliding_window=False)
     check_vocabulary(layer, target)
@@ -81,17 +77,10 @@ def _config(file: Settings, target: Target, dtype: str) -> EagleConfig:
     each, together = file.get("fc_norm", bool, False), file.get("norm_before_fc", bool, False)
     return EagleConfig(
         vocab_size=file.size("draft_vocab_size"),
-        emb_dim=width,
-        num_heads=heads,
-        num_kv_heads=layer.size("num_key_value_heads", heads),
-        head_dim=layer.size("head_dim", 128 if family == "qwen3" else width // heads),
-        mlp_dim=layer.size("intermediate_size"),
-        num_layers=num_layers,
+        **fields_of(keys, layer),
         max_positions=max_positions_of(layer, scaling),
         rope_theta=theta,
         rope_scaling=scaling,
-        activation=layer.one_of("hidden_act", ACTIVATIONS, "silu"),
-        norm_epsilon=layer.get("rms_norm_eps", float, 1e-6),
         qkv_bias=bias,
         out_bias=bias and from_speculators,
         mlp_bias=from_speculators and layer.get("mlp_bias", bool, False),
@@ -164,23 +153,16 @@ def _feature_layers(file: Settings, num_layers: int) -> tuple[int, ...]:
 
 def head_table(config: EagleConfig, first: str) -> dict[str, Weight]:
     """The tensor of every parameter; those of the first layer begin with ``first``."""
-    out = {
-        "fusion/kernel": Weight("fc.weight", True),
-        "final_norm/scale": Weight("norm.weight"),
-        "logits_dense/kernel": Weight("lm_head.weight", True),
-        "layers_0/state_norm/scale": Weight(f"{first}.hidden_norm.weight"),
+    own = {
+        "fusion": "fc",
+        "final_norm": "norm",
+        "logits_dense": "lm_head",
+        r"fusion_norm_(\d+)": "input_norm" if config.fusion_norm == "all" else r"fc_norm.\1",
+        "state_norm": "hidden_norm",
+        "embedding_norm": "input_layernorm",
+        "layers_0": first,
     }
-    if config.fusion_norm == "all":
-        out["fusion_norm_0/scale"] = Weight("input_norm.weight")
-    if config.fusion_norm == "each":
-        for i in range(len(config.feature_layers)):
-            out[f"fusion_norm_{i}/scale"] = Weight(f"fc_norm.{i}.weight")
-    for i in range(config.num_layers):
-        tensor = f"layers.{i}" if i else first
-        norms = {"pre_mlp_norm": "post_attention_layernorm"}
-        norms["pre_attention_norm" if i else "embedding_norm"] = "input_layernorm"
-        out |= llama.layer_table(config, f"layers_{i}", tensor, norms)
-    return out
+    return named(EagleHead, config, own | NORMS | LAYER)
 
 
 def _embedding(tensors: Tensors, target: Any, config: EagleConfig) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 from flax import traverse_util
 
+from decoding_jax.models.bart import BartConfig
 from decoding_jax.models.checkpoint.directory import (
     ACTIVATIONS,
     ACTIVATIONS_BACK,
@@ -19,8 +20,9 @@ from decoding_jax.models.checkpoint.directory import (
     Settings,
     Tensors,
 )
-from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Rows, Weight, read_model
+from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Rows, View, Weight, read_model
 from decoding_jax.models.checkpoint.position_settings import (
+    GROWTH,
     layer_types,
     max_positions_of,
     read_window,
@@ -28,7 +30,10 @@ from decoding_jax.models.checkpoint.position_settings import (
     settings_of_scaling,
 )
 from decoding_jax.models.decoder import DecoderConfig
+from decoding_jax.models.gemma4 import Gemma4Config
+from decoding_jax.models.gpt2 import GPT2Config
 from decoding_jax.models.llama import Llama, LlamaConfig
+from decoding_jax.models.t5 import T5Config
 
 REQUIRED: Any = object()
 
@@ -47,11 +52,13 @@ class Key(NamedTuple):
       default: its value where it is absent or null, ``REQUIRED`` where it has to be there, or a
         function of the other settings.
       power: the power of the setting that the fields have.
+      choices: None, or the value of the fields for each value of the setting, which is a switch.
     """
 
     fields: str
     default: Any = REQUIRED
     power: int = 1
+    choices: Mapping[bool, Any] | None = None
 
     def read(self, settings: Settings, name: str) -> Any:
         """The value of the fields."""
@@ -59,6 +66,8 @@ class Key(NamedTuple):
         default = _of(settings, self.default)
         if field == "activation":
             return settings.one_of(name, ACTIVATIONS, default)
+        if self.choices is not None:
+            return self.choices[settings.get(name, bool, default)]
         if settings.values.get(name) is None and default is not REQUIRED:
             value = default
         elif _KINDS[field] is int:
@@ -67,12 +76,14 @@ class Key(NamedTuple):
             value = settings.get(name, _KINDS[field])
         return value if self.power == 1 or value is None else value**self.power
 
-    def write(self, config: LlamaConfig) -> Any:
+    def write(self, config: Any) -> Any:
         """The value of the setting; of a power, without the error of its rounding."""
         field = self.fields.split()[0]
         value = getattr(config, field)
         if field == "activation":
             return ACTIVATIONS_BACK[value]
+        if self.choices is not None:
+            return next((x for x, choice in self.choices.items() if choice == value), None)
         if self.power == 1 or value is None:
             return value
         return float(f"{value ** (1 / self.power):.12g}")
@@ -86,10 +97,24 @@ def _of(settings: Settings, value: Any) -> Any:
 _NAMED = {"int": int, "float": float, "bool": bool}
 _KINDS = {
     field.name: _NAMED[str(field.type).removesuffix(" | None")]
-    for field in dataclasses.fields(LlamaConfig)
+    for config in (LlamaConfig, BartConfig, Gemma4Config, GPT2Config, T5Config)
+    for field in dataclasses.fields(config)
     if str(field.type).removesuffix(" | None") in _NAMED
 }
 """The types of the fields that are numbers and switches."""
+
+
+def fields_of(keys: Mapping[str, Key], settings: Settings) -> dict[str, Any]:
+    """The fields of a config that settings give."""
+    found: dict[str, Any] = {}
+    for name, key in keys.items():
+        found |= dict.fromkeys(key.fields.split(), key.read(settings, name))
+    return found
+
+
+def settings_of(keys: Mapping[str, Key], config: Any) -> dict[str, Any]:
+    """The settings that give the fields of a config."""
+    return {name: key.write(config) for name, key in keys.items()}
 
 
 def num_heads(settings: Settings) -> int:
@@ -121,6 +146,9 @@ def without(keys: Mapping[str, Key], *names: str) -> dict[str, Key]:
     """Settings without some of them."""
     return {name: key for name, key in keys.items() if name not in names}
 
+
+HEAD = without(KEYS, "vocab_size", "tie_word_embeddings") | {"head_dim": Key("head_dim", 128)}
+"""Those of heads with the layers of Qwen 3."""
 
 ATTENTION_BIAS = {"attention_bias": Key("qkv_bias out_bias", False)}
 MLP_BIAS = {"mlp_bias": Key("mlp_bias", False)}
@@ -159,10 +187,12 @@ class Family:
       keys: its settings.
       fixed: the fields of the config that all networks of the family share.
       names: the names of tensors. Several parts of one name are rows of one tensor, in this order;
-        a name with braces is that of each expert's tensor.
+        a name with braces is that of each expert's tensor. A parameter's whole path, such as
+        ``attention/sinks``, has a whole name, and several of one name its columns in turns.
       refused: settings that the network does not follow, with the value that they may have.
       theta: the base of the rotary frequencies where none is stated, or a function of settings.
       rotary: None, or the fraction of a head that is rotated where none is stated, or a function.
+      growing: whether queries may grow with their positions.
       by_head: whether the rows of queries, keys and values in one tensor follow each other for each
         key-value head, and not for all heads together.
       window: returns the window, and which layers have it where ``layer_types`` does not say.
@@ -185,6 +215,7 @@ class Family:
     refused: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     theta: float | Callable[[Settings], float] = 10_000.0
     rotary: float | Callable[[Settings], float] | None = None
+    growing: bool = False
     by_head: bool = False
     window: Callable[[Settings, int], tuple[Any, list[bool]]] | None = None
     more: Callable[[Settings, Mapping[str, Any]], dict[str, Any]] = lambda settings, fields: {}
@@ -207,12 +238,16 @@ class Family:
         base = self.names["layers"].rpartition(".")[0]
         heads = rf"{re.escape(self.names['logits_dense'])}\..*|{self.others}"
         tensors.rename(self.renamed, f"{base}.", heads)
+        self.prepare(tensors)
         tied = config.logits_via_embedding and tensors.tie(table, output)
         config = dataclasses.replace(config, logits_via_embedding=tied)
         model = read_model(self.model, config, self.table(config), tensors, layout)
         blocks = [rf"{re.escape(x)}\..*" for names in prediction_blocks(settings) for x in names]
         tensors.check_all_used("|".join([self.ignored, self.others, *blocks]))
         return model
+
+    def prepare(self, tensors: Tensors) -> None:
+        """Makes tensors of others, where files have another form than ``names``."""
 
     def config_of(self, settings: Settings, dtype: str) -> LlamaConfig:
         """The shape of the network that ``config.json`` describes.
@@ -225,14 +260,14 @@ class Family:
     def fields_of(self, settings: Settings) -> dict[str, Any]:
         """The fields of the config that ``config.json`` describes; errors as for ``config_of``."""
         settings.refuse(**self.refused)
-        fields = dict(self.fixed)
-        for name, key in self.keys.items():
-            fields |= dict.fromkeys(key.fields.split(), key.read(settings, name))
+        fields = {**self.fixed, **fields_of(self.keys, settings)}
         fields.setdefault("head_dim", fields["emb_dim"] // fields["num_heads"])
         if self.rotary is None:
             settings.refuse(partial_rotary_factor=1.0)
         theta, fraction = _of(settings, self.theta), _of(settings, self.rotary)
         theta, scaling, fraction = rotary_of(settings, theta, fraction)
+        if scaling is not None and scaling.query_growth and not self.growing:
+            raise settings.error(GROWTH, scaling.query_growth, "none in this family")
         fields |= {"rope_theta": theta, "rope_scaling": scaling}
         if self.rotary is not None:
             turned = int(fields["head_dim"] * fraction)
@@ -250,7 +285,7 @@ class Family:
         settings = {
             "architectures": [self.architecture],
             "model_type": self.model_type,
-            **{name: key.write(config) for name, key in self.keys.items()},
+            **settings_of(self.keys, config),
             "rope_theta": config.rope_theta,
             "rope_scaling": settings_of_scaling(config.rope_scaling),
             # Without these, ``transformers`` takes those of the published models.
@@ -279,25 +314,37 @@ class Family:
         shapes = traverse_util.flatten_dict(model.params, sep="/")
         out = {}
         for path in shapes:
-            part, leaf = path.removeprefix("layers_0/").rsplit("/", 1)
-            sizes = {
-                other: shapes[f"layers_0/{other}/{leaf}"].shape[-1]
-                for other, name in self.names.items()
-                if name == self.names[part] and f"layers_0/{other}/{leaf}" in shapes
-            }
-            groups = config.num_kv_heads if self.by_head and part.startswith("attention") else 1
-            rows = None if len(sizes) < 2 else _rows(sizes, part, groups)
-            suffix = "bias" if leaf == "bias" else "weight"
-            count = shapes[path].shape[0] if "{}" in self.names[part] else None
-            name = f"{self.names[part]}.{suffix}"
-            weight = Weight(name, leaf == "kernel", rows=rows, stacked=count)
-            if not path.startswith("layers_0/"):
+            own = path.removeprefix("layers_0/")
+            weight = self._weight(own, shapes, config)
+            if own == path:
                 out[path] = weight
                 continue
             for i in range(config.num_layers):
                 name = f"{self.names['layers']}.{i}.{weight.name}"
-                out[f"layers_{i}/{part}/{leaf}"] = weight._replace(name=name)
+                out[f"layers_{i}/{own}"] = weight._replace(name=name)
         return out
+
+    def _weight(self, own: str, shapes: Mapping[str, Any], config: LlamaConfig) -> Weight:
+        """The tensor of a parameter of the network, or of a layer, whose name lacks its number."""
+        if own in self.names:  # all of its name, and columns in turns where parts share it
+            parts = [x for x, name in self.names.items() if name == self.names[own]]
+            if len(parts) == 1:
+                return Weight(self.names[own])
+            *rest, size = shapes[f"layers_0/{own}"].shape
+            first, turns = parts.index(own), len(parts)
+            view = View((*rest, turns * size), lambda tensor: tensor[..., first::turns])
+            return Weight(self.names[own], view=view)
+        part, leaf = own.rsplit("/", 1)
+        sizes = {
+            other: shapes[f"layers_0/{other}/{leaf}"].shape[-1]
+            for other, name in self.names.items()
+            if name == self.names[part] and f"layers_0/{other}/{leaf}" in shapes
+        }
+        groups = config.num_kv_heads if self.by_head and part.startswith("attention") else 1
+        rows = None if len(sizes) < 2 else _rows(sizes, part, groups)
+        name = f"{self.names[part]}.{'bias' if leaf == 'bias' else 'weight'}"
+        count = config.num_experts if "{}" in name else None
+        return Weight(name, leaf == "kernel", rows=rows, stacked=count)
 
     def check(self, config: LlamaConfig) -> None:
         """Refuses a network of which the settings of the family cannot say all.

@@ -1,4 +1,4 @@
-"""The dense text networks of Gemma 4 in the Hugging Face layout.
+"""The text networks of Gemma 4 in the Hugging Face layout.
 
 Of a Gemma 4 that reads images and sound too (``model_type`` ``gemma4``), the text network is read.
 """
@@ -7,15 +7,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from decoding_jax.models.checkpoint import llama
+from decoding_jax.models.checkpoint import family
 from decoding_jax.models.checkpoint.directory import (
-    ACTIVATIONS,
     ACTIVATIONS_BACK,
     Settings,
     Tensors,
 )
-from decoding_jax.models.checkpoint.families.gemma import NORMS
-from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
+from decoding_jax.models.checkpoint.families.gemma import GEMMA2, NORMS
+from decoding_jax.models.checkpoint.family import Key
+from decoding_jax.models.checkpoint.params import (
+    LAYER,
+    ONE_DEVICE,
+    Layout,
+    View,
+    Weight,
+    named,
+    read_model,
+)
 from decoding_jax.models.checkpoint.position_settings import FULL, SLIDING, layer_types, read_window
 from decoding_jax.models.gemma4 import Gemma4, Gemma4Config
 from decoding_jax.models.positions import RopeScaling
@@ -23,43 +31,62 @@ from decoding_jax.models.positions import RopeScaling
 # The networks for images and sound, beside a text network, and what leads from them to it.
 OTHERS = r"(model\.)?(vision_tower|audio_tower|embed_vision|embed_audio)\..*"
 TOKEN_SIZES = "vocab_size_per_layer_input"
+KEYS = {
+    **family.without(
+        GEMMA2.keys, "query_pre_attn_scalar", "attn_logit_softcapping", "tie_word_embeddings"
+    ),
+    "vocab_size": Key("vocab_size"),
+    "num_attention_heads": Key("num_heads"),
+    "num_key_value_heads": Key("num_kv_heads"),
+    "max_position_embeddings": Key("max_positions", 131_072),
+    "final_logit_softcapping": Key("logit_soft_cap", None),
+    "attention_k_eq_v": Key("key_is_value", False),
+    "use_double_wide_mlp": Key("wide_mlp", False),
+}
+
+EXPERTS = {
+    "num_experts": Key("num_experts"),
+    "top_k_experts": Key("experts_per_token"),
+    "moe_intermediate_size": Key("expert_dim"),
+}
+
+NAMES = {
+    "token_embedder": "model.embed_tokens",
+    "final_norm": "model.norm",
+    "logits_dense": "lm_head",
+    "per_layer_token_embedder": "model.embed_tokens_per_layer",
+    "per_layer_projection": "model.per_layer_model_projection",
+    "per_layer_projection_norm": "model.per_layer_projection_norm",
+    "per_layer_gate": "per_layer_input_gate",
+    "per_layer_out": "per_layer_projection",
+    "per_layer_norm": "post_per_layer_input_norm",
+    "post_dense_norm": "post_feedforward_layernorm_1",
+    "(pre|post)_experts_norm": r"\1_feedforward_layernorm_2",
+    "router": "router.proj",
+    "router_scale": "router.scale",
+    "expert_scale": "router.per_expert_scale",
+    **LAYER,
+    **NORMS,
+    r"layers_(\d+)": r"model.layers.\1",
+}
 
 
 def table(config: Gemma4Config) -> dict[str, Weight]:
     """The tensor of every parameter."""
-    out = {
-        "token_embedder/embedding": Weight("model.embed_tokens.weight"),
-        "final_norm/scale": Weight("model.norm.weight"),
-    }
-    if not config.logits_via_embedding:
-        out["logits_dense/kernel"] = Weight("lm_head.weight", True)
-    if config.per_layer_dim:
-        out |= {
-            "per_layer_token_embedder/embedding": Weight("model.embed_tokens_per_layer.weight"),
-            "per_layer_projection/kernel": Weight("model.per_layer_model_projection.weight", True),
-            "per_layer_projection_norm/scale": Weight("model.per_layer_projection_norm.weight"),
-        }
+    out = named(Gemma4, config, NAMES)
+    experts, width, size = config.num_experts, config.emb_dim, config.expert_dim
+    if experts is None or size is None:
+        return out
     for i in range(config.num_layers):
-        out |= layer_table(config, i)
-    return out
-
-
-def layer_table(config: Gemma4Config, index: int) -> dict[str, Weight]:
-    """The tensors of the layer of this index."""
-    layer, tensor = f"layers_{index}", f"model.layers.{index}"
-    out = llama.layer_table(config, layer, tensor, NORMS)
-    unused = [] if index < config.num_own else ["key", "value", "key_norm"]
-    if config.key_is_value and not config.is_local(index):
-        unused.append("value")
-    parts = tuple(f"{layer}/attention/{name}/" for name in unused)
-    out = {path: weight for path, weight in out.items() if not path.startswith(parts)}
-    out[f"{layer}/layer_scalar"] = Weight(f"{tensor}.layer_scalar")
-    if config.per_layer_dim:
-        out |= {
-            f"{layer}/per_layer_gate/kernel": Weight(f"{tensor}.per_layer_input_gate.weight", True),
-            f"{layer}/per_layer_out/kernel": Weight(f"{tensor}.per_layer_projection.weight", True),
-            f"{layer}/per_layer_norm/scale": Weight(f"{tensor}.post_per_layer_input_norm.weight"),
+        both, down = (f"model.layers.{i}.experts.{part}_proj" for part in ("gate_up", "down"))
+        shape = (experts, 2 * size, width)
+        views = {
+            "gate": Weight(both, view=View(shape, lambda x: x[:, :size].swapaxes(1, 2))),
+            "up": Weight(both, view=View(shape, lambda x: x[:, size:].swapaxes(1, 2))),
+            "down": Weight(down, view=View((experts, width, size), lambda x: x.swapaxes(1, 2))),
         }
+        for part, weight in views.items():
+            out[f"layers_{i}/experts/{part}_experts/kernel"] = weight
     return out
 
 
@@ -77,9 +104,9 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
     tied = settings.get("tie_word_embeddings", bool, True)
     if settings.values["model_type"] == "gemma4":
         settings = settings.section("text_config")
-    inner = {r"(model\.)?language_model\.": llama.BASE}
-    tensors.rename(inner, llama.BASE, f"{llama.HEADS}|{OTHERS}")
-    tied = tied and tensors.tie(llama.EMBEDDING, "lm_head.weight")
+    inner = {r"(model\.)?language_model\.": "model."}
+    tensors.rename(inner, "model.", rf"lm_head\..*|{OTHERS}")
+    tied = tied and tensors.tie("model.embed_tokens.weight", "lm_head.weight")
     config = Gemma4Config(**shape_of(settings, dtype), logits_via_embedding=tied)
     model = read_model(Gemma4, config, table(config), tensors, layout)
     tensors.check_all_used(f"{OTHERS}|{ignored(config)}")
@@ -92,7 +119,6 @@ def shape_of(settings: Settings, dtype: str) -> dict[str, Any]:
     Raises:
       CheckpointError: for a setting that is not supported.
     """
-    settings.refuse(enable_moe_block=False)
     if settings.values.get("use_bidirectional_attention") not in (None, "vision"):
         expected = "null, or 'vision'"
         found = settings.values["use_bidirectional_attention"]
@@ -104,38 +130,25 @@ def shape_of(settings: Settings, dtype: str) -> dict[str, Any]:
         [i % 6 != 5 and i != num_layers - 1 for i in range(num_layers)],
     )
     kv_heads = settings.size("num_key_value_heads")
-    bias = settings.get("attention_bias", bool, False)
     theta, fraction, scaling, local_theta = _ropes(settings)
     kinds = [bool(pattern[i % len(pattern)]) for i in range(num_layers)]
     if kinds[-1]:  # transformers would run this layer without the window
         raise settings.error("layer_types", settings.values["layer_types"], f"{FULL} at the end")
     size = settings.get("hidden_size_per_layer_input", int, 256)
+    experts = EXPERTS if settings.get("enable_moe_block", bool, False) else {}
     return {
         **_global_heads(settings, kinds, kv_heads),
-        "vocab_size": settings.size("vocab_size"),
-        "emb_dim": settings.size("hidden_size"),
-        "num_heads": settings.size("num_attention_heads"),
-        "num_kv_heads": kv_heads,
-        "head_dim": settings.size("head_dim", 256),
-        "mlp_dim": settings.size("intermediate_size"),
-        "num_layers": num_layers,
-        "max_positions": settings.size("max_position_embeddings", 131_072),
+        **family.fields_of(experts, settings),
+        **family.fields_of(KEYS, settings),
         "rope_theta": theta,
         "rope_scaling": scaling,
         "rotary_fraction": fraction,
         "local_rope_theta": local_theta,
-        "activation": settings.one_of("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh"),
-        "norm_epsilon": settings.get("rms_norm_eps", float, 1e-6),
-        "qkv_bias": bias,
-        "out_bias": bias,
         "window": window,
         "window_pattern": pattern,
-        "key_is_value": settings.get("attention_k_eq_v", bool, False),
         "num_kv_layers": num_layers - settings.get("num_kv_shared_layers", int, 0),
-        "wide_mlp": settings.get("use_double_wide_mlp", bool, False),
         "per_layer_dim": size,
         "per_layer_vocab_size": settings.size(TOKEN_SIZES, 262_144) if size else None,
-        "logit_soft_cap": settings.get("final_logit_softcapping", float, None),
         "dtype": dtype,
     }
 
@@ -222,13 +235,16 @@ def settings_of(config: Gemma4Config) -> dict[str, Any]:
     }
     kinds = layer_types(config.window_pattern, config.num_layers)
     heads = {"head_dim": config.global_head_dim, "num_key_value_heads": config.global_kv_heads}
-    shape = llama.settings_of_shape(config)
     return {
-        **{name: x for name, x in shape.items() if name not in ("rope_theta", "rope_scaling")},
+        **family.settings_of(KEYS, config),
+        **family.settings_of(EXPERTS if config.num_experts else {}, config),
+        "enable_moe_block": config.num_experts is not None,
+        "tie_word_embeddings": config.logits_via_embedding,
+        "bos_token_id": None,
+        "eos_token_id": None,
         "architectures": ["Gemma4ForCausalLM"],
         "model_type": "gemma4_text",
         "hidden_activation": ACTIVATIONS_BACK[config.activation].replace("_new", "_pytorch_tanh"),
-        "attention_bias": config.qkv_bias,
         "sliding_window": config.window,
         "layer_types": kinds,
         "per_layer_config": {str(i): heads for i, kind in enumerate(kinds) if kind == FULL},
@@ -236,10 +252,7 @@ def settings_of(config: Gemma4Config) -> dict[str, Any]:
             FULL: rope,
             SLIDING: {"rope_type": "default", "rope_theta": config.local_rope_theta},
         },
-        "attention_k_eq_v": config.key_is_value,
         "num_kv_shared_layers": config.num_layers - config.num_own,
-        "use_double_wide_mlp": config.wide_mlp,
         "hidden_size_per_layer_input": config.per_layer_dim,
         TOKEN_SIZES: config.per_layer_vocab_size or config.vocab_size,
-        "final_logit_softcapping": config.logit_soft_cap,
     }

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from decoding_jax.models.checkpoint import gemma4
 from decoding_jax.models.checkpoint.directory import CheckpointError, Settings, Tensors
 from decoding_jax.models.checkpoint.eagle import Target, check_vocabulary
-from decoding_jax.models.checkpoint.params import Layout, Weight, read_model
+from decoding_jax.models.checkpoint.params import Layout, Weight, named, read_model
 from decoding_jax.models.gemma4 import Gemma4
 from decoding_jax.models.gemma4_assistant import Gemma4Assistant, Gemma4AssistantConfig
 from decoding_jax.sharding import meshes
@@ -49,7 +49,7 @@ def _config(file: Settings, target: Gemma4, dtype: str) -> Gemma4AssistantConfig
       CheckpointError: for a setting that is not supported, or an assistant of another target.
     """
     text, own = file.section("text_config"), target.config
-    text.refuse(hidden_size_per_layer_input=0, use_double_wide_mlp=False)
+    text.refuse(hidden_size_per_layer_input=0, use_double_wide_mlp=False, enable_moe_block=False)
     shape = gemma4.shape_of(text, dtype)
     check_vocabulary(text, target)
     if file.size("backbone_hidden_size", 1536) != own.emb_dim:
@@ -89,18 +89,9 @@ def _config(file: Settings, target: Gemma4, dtype: str) -> Gemma4AssistantConfig
 
 def _table(config: Gemma4AssistantConfig, tied: bool) -> dict[str, Weight]:
     """The tensor of every parameter."""
-    output = "model.embed_tokens.weight" if tied else "lm_head.weight"
-    out = {
-        "token_embedder/embedding": Weight(output),
-        "pre_projection/kernel": Weight("pre_projection.weight", True),
-        "post_projection/kernel": Weight("post_projection.weight", True),
-        "final_norm/scale": Weight("model.norm.weight"),
-    }
-    if config.num_centroids:
-        out["centroids/kernel"] = Weight("masked_embedding.centroids.weight", True)
-    for i in range(config.num_layers):
-        out |= gemma4.layer_table(config, i)
-    return out
+    output = "model.embed_tokens" if tied else "lm_head"
+    own = {"token_embedder": output, "centroids": "masked_embedding.centroids"}
+    return named(Gemma4Assistant, config, gemma4.NAMES | own)
 
 
 def _ordering(file: Settings, tensors: Tensors, config: Gemma4AssistantConfig) -> Any:

@@ -8,12 +8,11 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from decoding_jax.models.checkpoint import llama
 from decoding_jax.models.checkpoint.directory import Settings, Tensors
 from decoding_jax.models.checkpoint.eagle import Target, arrays_of, check_vocabulary
 from decoding_jax.models.checkpoint.families import FAMILIES
 from decoding_jax.models.checkpoint.family import BLOCKS, prediction_blocks
-from decoding_jax.models.checkpoint.params import Layout, Weight, read_model
+from decoding_jax.models.checkpoint.params import LAYER, NORMS, Layout, Weight, named, read_model
 from decoding_jax.models.llama import LlamaConfig
 from decoding_jax.models.multi_token import MultiTokenBlock, MultiTokenConfig
 from decoding_jax.sharding import meshes
@@ -23,16 +22,16 @@ TARGETS = ("llama", "mimo", "mistral", "qwen2", "qwen3")
 # Copies of the target's own weights, and older files' rotary frequencies.
 COPIES = r"\.(embed_tokens\.weight|shared_head\.head\.weight|self_attn\.rotary_emb\.inv_freq)"
 DEEPSEEK = {
-    "layers_0/embedding_norm/scale": "enorm",
-    "layers_0/state_norm/scale": "hnorm",
-    "layers_0/fusion/kernel": "eh_proj",
-    "final_norm/scale": "shared_head.norm",
+    "layers_0/embedding_norm": "enorm",
+    "layers_0/state_norm": "hnorm",
+    "layers_0/fusion": "eh_proj",
+    "final_norm": "shared_head.norm",
 }
 MIMO = {
-    "layers_0/embedding_norm/scale": "token_layernorm",
-    "layers_0/state_norm/scale": "hidden_layernorm",
-    "layers_0/fusion/kernel": "input_proj",
-    "final_norm/scale": "final_layernorm",
+    "layers_0/embedding_norm": "token_layernorm",
+    "layers_0/state_norm": "hidden_layernorm",
+    "layers_0/fusion": "input_proj",
+    "final_norm": "final_layernorm",
 }
 
 
@@ -87,7 +86,5 @@ def _check(file: Settings, shape: LlamaConfig, target: Target) -> None:
 def block_table(config: MultiTokenConfig, name: str) -> dict[str, Weight]:
     """The tensor of every parameter of a block, whose names begin with ``name``."""
     own = MIMO if config.state_first else DEEPSEEK
-    out = {
-        ours: Weight(f"{name}.{theirs}.weight", "kernel" in ours) for ours, theirs in own.items()
-    }
-    return out | llama.layer_table(config, "layers_0/layer", name, llama.NORMS)
+    parts = {ours: f"{name}.{theirs}" for ours, theirs in own.items()}
+    return named(MultiTokenBlock, config, parts | {"layers_0/layer": name} | NORMS | LAYER)

@@ -66,6 +66,18 @@ class Rows(NamedTuple):
         return self.of(whole).reshape(count, *whole.shape[1:])[rows]
 
 
+class View(NamedTuple):
+    """A parameter in a tensor with the same first axis.
+
+    Attributes:
+      shape: the shape of the tensor.
+      of: returns the parameter as a view of the tensor, or of some entries of its first axis.
+    """
+
+    shape: tuple[int, ...]
+    of: Callable[[np.ndarray], np.ndarray]
+
+
 class Weight(NamedTuple):
     """The tensor of a parameter.
 
@@ -76,6 +88,8 @@ class Weight(NamedTuple):
       rows: None, or the rows of the tensor that are the parameter.
       stacked: None, or the number of tensors that are stacked along the parameter's first axis. The
         name has braces in the place of the index of each.
+      view: None, or how the parameter lies in a tensor that it shares, for which the other
+        attributes do not serve.
     """
 
     name: str
@@ -83,6 +97,7 @@ class Weight(NamedTuple):
     merged: bool = False
     rows: Rows | None = None
     stacked: int | None = None
+    view: View | None = None
 
     @property
     def names(self) -> list[str]:
@@ -100,7 +115,56 @@ class Weight(NamedTuple):
             return (self.rows.groups * self.rows.size, *shape[1:])
         if self.merged:
             return (*shape[:-2], shape[-2] * shape[-1])
+        if self.view is not None:
+            return self.view.shape
         return shape[::-1] if self.transposed else shape
+
+
+@functools.lru_cache(4)
+def abstract(kind: type[M], config: Any) -> M:
+    """The model of a config, with abstract parameters."""
+    init: Any = kind.init  # type: ignore[attr-defined]
+    return jax.eval_shape(lambda: init(config, jax.random.key(0)))
+
+
+def named(kind: Any, config: Any, names: Mapping[str, str]) -> dict[str, Weight]:
+    """The tensor of every parameter, whose name follows from the parameter's path.
+
+    Args:
+      kind: the class of the model.
+      config: its config.
+      names: patterns of one or several whole parts of a path, and what replaces them, in the order
+        in which they are replaced. A part that is not replaced has one name here and there.
+    """
+    out = {}
+    for path in traverse_util.flatten_dict(abstract(kind, config).params, sep="/"):
+        name, _, leaf = path.rpartition("/")
+        if leaf not in _LEAVES:
+            name, leaf = path, ""
+        for pattern, other in names.items():
+            name = re.sub(rf"(?<![^/])(?:{pattern})(?![^/])", other, name)
+        ending = f".{_LEAVES[leaf]}" if leaf else ""
+        transposed = leaf in ("kernel", "rel_embedding")
+        out[path] = Weight(name.replace("/", ".") + ending, transposed)
+    return out
+
+
+_LEAVES = {"bias": "bias"} | dict.fromkeys(
+    ("embedding", "kernel", "rel_embedding", "scale"), "weight"
+)
+"""The ends of names for those of paths."""
+
+LAYER = {
+    r"layers_(\d+)": r"layers.\1",
+    "attention": "self_attn",
+    "([qk])(uery|ey)_norm": r"\1_norm",
+    "([qkvo])(uery|ey|alue|ut)": r"\1_proj",
+    "mlp/(gate|up|down)": r"mlp.\1_proj",
+}
+"""The names of most layers with gates, but for those of norms."""
+
+NORMS = {"pre_attention_norm": "input_layernorm", "pre_mlp_norm": "post_attention_layernorm"}
+"""The names of the norms of most layers."""
 
 
 class Layout(NamedTuple):
@@ -153,8 +217,7 @@ def read_model(
       ValueError: as ``sharding.shardings``.
     """
     tensors.expected = {name for weight in table.values() for name in weight.names}
-    init: Any = kind.init  # type: ignore[attr-defined]
-    stored: Any = jax.eval_shape(lambda: init(config, jax.random.key(0)))
+    stored: Any = abstract(kind, config)  # type: ignore[arg-type]
     shapes: dict[str, Any] = traverse_util.flatten_dict(stored.params, sep="/")
     packing = layout.packing
     if packing is not None:
@@ -301,6 +364,8 @@ def _read_piece(stored: Any, weight: Weight, shape: tuple[int, ...], index: Inde
     if weight.rows is not None:
         piece = weight.rows.read(stored, index[::-1] if weight.transposed else index)
         return piece.T if weight.transposed else piece
+    if weight.view is not None:
+        return weight.view.of(stored[index[:1]])[(slice(None), *index[1:])]
     if weight.transposed:
         return stored[index[::-1]].T
     if not weight.merged:
@@ -325,9 +390,14 @@ def write_params(
             for name, one in zip(weight.names, value, strict=True):
                 tensors[name] = np.ascontiguousarray(one.T if weight.transposed else one)
             continue
-        if weight.rows is not None:
+        if weight.rows is not None or weight.view is not None:
             shape = weight.stored_shape(value.shape)
-            part = weight.rows.of(tensors.setdefault(weight.name, np.empty(shape, value.dtype)))
+            whole = tensors.setdefault(weight.name, np.empty(shape, value.dtype))
+        if weight.view is not None:
+            weight.view.of(whole)[...] = value
+            continue
+        if weight.rows is not None:
+            part = weight.rows.of(whole)
             part[...] = (value.T if weight.transposed else value).reshape(part.shape)
             continue
         value = value.T if weight.transposed else value.reshape(weight.stored_shape(value.shape))

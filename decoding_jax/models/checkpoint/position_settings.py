@@ -12,7 +12,7 @@ from decoding_jax.models.view import is_local
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 _KINDS = {"default": ""} | {kind: kind for kind in KINDS}
-_ORIGINAL = "original_max_position_embeddings"
+_ORIGINAL, GROWTH = "original_max_position_embeddings", "llama_4_scaling_beta"
 # The first four belong to all kinds. Nothing reads "finetuned" of the first YaRN networks.
 _COMMON = (
     *("type", "rope_type", "rope_theta", "partial_rotary_factor", "finetuned"),
@@ -20,7 +20,7 @@ _COMMON = (
 )
 _YARN = (
     *(*_COMMON, "beta_fast", "beta_slow", "truncate"),
-    *("attention_factor", "mscale", "mscale_all_dim"),
+    *("attention_factor", "mscale", "mscale_all_dim", GROWTH, "max_position_embeddings"),
 )
 _LONGROPE = (*_COMMON, "attention_factor", "short_factor", "long_factor")
 
@@ -86,7 +86,9 @@ def scaling_of(rope: Settings, settings: Settings) -> RopeScaling | None:
     kind = rope.one_of("rope_type" if "rope_type" in rope.values else "type", _KINDS, "default")
     if not kind:
         return None
-    if kind == "linear":
+    if kind == "dynamic":
+        _check_known(rope, kind, _COMMON)
+    if kind in ("dynamic", "linear"):
         return RopeScaling(kind, rope.get("factor", float))
     places = (s for s in (settings, rope) if s.values.get(_ORIGINAL) is not None)
     place = next(places, None)
@@ -132,6 +134,7 @@ def _factors(rope: Settings, key: str) -> tuple[float, ...]:
 
 def _yarn(rope: Settings, original: int, settings: Settings) -> RopeScaling:
     _check_known(rope, "yarn", _YARN)
+    rope.refuse(max_position_embeddings=settings.values.get("max_position_embeddings"))
     if rope.values.get("factor") is None:
         factor = settings.size("max_position_embeddings") / original
     else:
@@ -148,6 +151,7 @@ def _yarn(rope: Settings, original: int, settings: Settings) -> RopeScaling:
         beta_slow=rope.get("beta_slow", float, 0.0) or 1.0,
         truncate=rope.get("truncate", bool, True),
         attention_factor=attention,
+        query_growth=rope.get(GROWTH, float, 0.0),
     )
 
 
@@ -176,7 +180,7 @@ def settings_of_scaling(scaling: RopeScaling | None) -> dict[str, Any] | None:
     if scaling is None:
         return None
     rope = {"rope_type": scaling.kind, "factor": scaling.factor}
-    if scaling.kind == "linear":
+    if scaling.kind in ("dynamic", "linear"):
         return rope
     rope[_ORIGINAL] = scaling.original_max_positions
     if scaling.kind == "llama3":
@@ -189,6 +193,7 @@ def settings_of_scaling(scaling: RopeScaling | None) -> dict[str, Any] | None:
     else:
         rope |= {"beta_fast": scaling.beta_fast, "beta_slow": scaling.beta_slow}
         rope |= {} if scaling.truncate else {"truncate": False}
+        rope |= {GROWTH: scaling.query_growth} if scaling.query_growth else {}
     given = scaling.attention_factor
     return rope | ({} if given is None else {"attention_factor": given})
 

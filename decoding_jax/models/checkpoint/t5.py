@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from decoding_jax.models.checkpoint import family as keys
 from decoding_jax.models.checkpoint.directory import (
     ACTIVATIONS,
     ACTIVATIONS_BACK,
     Settings,
     Tensors,
 )
-from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
+from decoding_jax.models.checkpoint.family import Key
+from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, named, read_model
 from decoding_jax.models.t5 import T5, T5Config
 
 # Older files contain a table that no layer uses.
@@ -20,45 +22,43 @@ IGNORED = r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bia
 # The names of the one embedding table. A file has some of them.
 TABLES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 
+KEYS = {
+    "vocab_size": Key("vocab_size"),
+    "d_model": Key("emb_dim"),
+    "num_heads": Key("num_heads"),
+    "d_kv": Key("head_dim"),
+    "d_ff": Key("mlp_dim"),
+    "num_layers": Key("num_encoder_layers"),
+    "num_decoder_layers": Key("num_decoder_layers", lambda settings: settings.size("num_layers")),
+    "dropout_rate": Key("dropout_rate", 0.1),
+    "layer_norm_epsilon": Key("layer_norm_epsilon", 1e-6),
+    "relative_attention_num_buckets": Key("num_buckets", 32),
+    "relative_attention_max_distance": Key("max_distance", 128),
+}
+
+NAMES = {
+    "token_embedder": "shared",
+    "decoder/logits_dense": "lm_head",
+    "(en|de)coder_norm": "final_layer_norm",
+    "(en|de)coder/relpos_bias": r"\1coder/layers_0/relpos_bias",
+    r"encoder/layers_(\d+)/(pre_mlp_layer_norm|mlp)": r"encoder.block.\1.layer.1/\2",
+    r"decoder/layers_(\d+)/(pre_mlp_layer_norm|mlp)": r"decoder.block.\1.layer.2/\2",
+    r"layers_(\d+)/(pre_cross_attention_layer_norm|encoder_decoder_attention)": (
+        r"block.\1.layer.1/\2"
+    ),
+    r"layers_(\d+)": r"block.\1.layer.0",
+    r"pre_\w+_layer_norm": "layer_norm",
+    "(self_)?attention": "SelfAttention",
+    "encoder_decoder_attention": "EncDecAttention",
+    "relpos_bias": "SelfAttention.relative_attention_bias",
+    "mlp": "DenseReluDense",
+    "([qkvo])(uery|ey|alue|ut)": r"\1",
+}
+
 
 def table(config: T5Config) -> dict[str, Weight]:
     """The tensor of every parameter."""
-    out = {"token_embedder/embedding": Weight("shared.weight")}
-    if not config.logits_via_embedding:
-        out["decoder/logits_dense/kernel"] = Weight("lm_head.weight", True)
-    gates = ("wi",) if len(config.mlp_activations) == 1 else ("wi_0", "wi_1")
-    stacks = {
-        "encoder": (config.num_encoder_layers, {"SelfAttention": ("attention", "attention")}),
-        "decoder": (
-            config.num_decoder_layers,
-            {
-                "SelfAttention": ("self_attention", "self_attention"),
-                "EncDecAttention": ("cross_attention", "encoder_decoder_attention"),
-            },
-        ),
-    }
-    for stack, (num_layers, attentions) in stacks.items():
-        with_biases = {f"{stack}/layers_{i}": i for i in range(num_layers)}
-        for place, i in (with_biases if config.biases_per_layer else {stack: 0}).items():
-            tensor = f"{stack}.block.{i}.layer.0.SelfAttention.relative_attention_bias.weight"
-            out[f"{place}/relpos_bias/rel_embedding"] = Weight(tensor, True)
-        out[f"{stack}/{stack}_norm/scale"] = Weight(f"{stack}.final_layer_norm.weight")
-        for i in range(num_layers):
-            layer, tensor = f"{stack}/layers_{i}", f"{stack}.block.{i}.layer"
-            for j, (theirs, (norm, ours)) in enumerate(attentions.items()):
-                out[f"{layer}/pre_{norm}_layer_norm/scale"] = Weight(
-                    f"{tensor}.{j}.layer_norm.weight"
-                )
-                for name in ("query", "key", "value", "out"):
-                    letter = "o" if name == "out" else name[0]
-                    weight = Weight(f"{tensor}.{j}.{theirs}.{letter}.weight", True)
-                    out[f"{layer}/{ours}/{name}/kernel"] = weight
-            last = len(attentions)
-            out[f"{layer}/pre_mlp_layer_norm/scale"] = Weight(f"{tensor}.{last}.layer_norm.weight")
-            for name in (*gates, "wo"):
-                weight = Weight(f"{tensor}.{last}.DenseReluDense.{name}.weight", True)
-                out[f"{layer}/mlp/{name}/kernel"] = weight
-    return out
+    return named(T5, config, NAMES)
 
 
 def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_DEVICE) -> T5:
@@ -88,21 +88,10 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
     # A file whose output is another table has a table of embeddings as well.
     is_tied = values.get("tie_word_embeddings") is not False or embedding in tensors
     untied = not (is_tied and tensors.tie(embedding, "lm_head.weight"))
-    num_layers = settings.size("num_layers")
     config = T5Config(
-        vocab_size=settings.size("vocab_size"),
-        emb_dim=settings.size("d_model"),
-        num_heads=settings.size("num_heads"),
-        head_dim=settings.size("d_kv"),
-        mlp_dim=settings.size("d_ff"),
-        num_encoder_layers=num_layers,
-        num_decoder_layers=settings.size("num_decoder_layers", num_layers),
+        **keys.fields_of(KEYS, settings),
         mlp_activations=(name, "linear") if activation.startswith("gated-") else (name,),
         logits_via_embedding=scaled and not untied,
-        dropout_rate=settings.get("dropout_rate", float, 0.1),
-        num_buckets=settings.size("relative_attention_num_buckets", 32),
-        max_distance=settings.size("relative_attention_max_distance", 128),
-        layer_norm_epsilon=settings.get("layer_norm_epsilon", float, 1e-6),
         start_id=settings.get("decoder_start_token_id", int, settings.get("pad_token_id", int, 0)),
         dtype=dtype,
         biases_per_layer=family == "umt5",
@@ -137,20 +126,10 @@ def settings_of(config: T5Config) -> dict[str, Any]:
         "architectures": [f"{family.upper()}ForConditionalGeneration"],
         "model_type": family,
         "is_encoder_decoder": True,
-        "vocab_size": config.vocab_size,
-        "d_model": config.emb_dim,
-        "d_kv": config.head_dim,
-        "d_ff": config.mlp_dim,
-        "num_heads": config.num_heads,
-        "num_layers": config.num_encoder_layers,
-        "num_decoder_layers": config.num_decoder_layers,
+        **keys.settings_of(KEYS, config),
         "feed_forward_proj": activation,
         "dense_act_fn": name,
         "is_gated_act": bool(rest),
-        "dropout_rate": config.dropout_rate,
-        "layer_norm_epsilon": config.layer_norm_epsilon,
-        "relative_attention_num_buckets": config.num_buckets,
-        "relative_attention_max_distance": config.max_distance,
         "tie_word_embeddings": config.logits_via_embedding,
         "scale_decoder_outputs": config.logits_via_embedding,
         "decoder_start_token_id": config.start_id,

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from decoding_jax.models.checkpoint import llama
 from decoding_jax.models.checkpoint.directory import Settings, Tensors
 from decoding_jax.models.checkpoint.families.gemma import GEMMA2, GEMMA3
-from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
+from decoding_jax.models.checkpoint.params import (
+    LAYER,
+    ONE_DEVICE,
+    Layout,
+    Weight,
+    named,
+    read_model,
+)
 from decoding_jax.models.gemma import GemmaConfig
 from decoding_jax.models.t5gemma import T5Gemma, T5GemmaConfig
 
 NORMS = {
-    "pre_attention_norm": "pre_self_attn_layernorm",
-    "post_attention_norm": "post_self_attn_layernorm",
-    "pre_mlp_norm": "pre_feedforward_layernorm",
-    "post_mlp_norm": "post_feedforward_layernorm",
-}
-CROSS_NORMS = {
-    "pre_cross_attention_norm": "pre_cross_attn_layernorm",
-    "post_cross_attention_norm": "post_cross_attn_layernorm",
+    "(pre|post)_attention_norm": r"\1_self_attn_layernorm",
+    "(pre|post)_cross_attention_norm": r"\1_cross_attn_layernorm",
+    "(pre|post)_mlp_norm": r"\1_feedforward_layernorm",
 }
 OUTPUT = "lm_head.out_proj.weight"
 IMAGES = r"model\.encoder\.(vision_tower|multi_modal_projector)\..*"
@@ -36,37 +37,17 @@ def table(config: T5GemmaConfig, encoder: str = "model.encoder") -> dict[str, We
       config: the shape of the network.
       encoder: the prefix of the encoder's tensors.
     """
-    out: dict[str, Weight] = {}
-    stacks = {"encoder": (encoder, config.encoder), "decoder": ("model.decoder", config)}
-    for stack, (prefix, shape) in stacks.items():
-        for path, weight in llama.table(shape, NORMS).items():
-            name = prefix + weight.name.removeprefix("model")
-            out[f"{stack}/{path}"] = weight._replace(name=name)
-    if config.merged:
-        for stack in stacks:
-            del out[f"{stack}/token_embedder/embedding"]
-        embedder = f"{encoder}.embed_tokens"
-        out["token_embedder/embedding"] = Weight(f"{embedder}.weight")
-        out["token_embedder/image_end"] = Weight(f"{embedder}.eoi_embedding")
-    else:
-        out |= _cross_attention(config)
-    if not config.logits_via_embedding:
-        out["decoder/logits_dense/kernel"] = Weight(OUTPUT, True)
-    return out
-
-
-def _cross_attention(config: T5GemmaConfig) -> dict[str, Weight]:
-    out = {}
-    for i in range(config.num_layers):
-        layer, tensor = f"decoder/layers_{i}", f"model.decoder.layers.{i}"
-        for ours, theirs in CROSS_NORMS.items():
-            out[f"{layer}/{ours}/scale"] = Weight(f"{tensor}.{theirs}.weight")
-        for name in ("query", "key", "value", "out"):
-            ours, theirs = f"{layer}/encoder_decoder_attention/{name}", f"cross_attn.{name[0]}_proj"
-            out[f"{ours}/kernel"] = Weight(f"{tensor}.{theirs}.weight", True)
-            if config.qkv_bias:
-                out[f"{ours}/bias"] = Weight(f"{tensor}.{theirs}.bias")
-    return out
+    own = {
+        "decoder/logits_dense": "lm_head.out_proj",
+        "^token_embedder": f"{encoder}.embed_tokens",
+        "image_end": "eoi_embedding",
+        "encoder": encoder,
+        "decoder": "model.decoder",
+        "token_embedder": "embed_tokens",
+        "final_norm": "norm",
+        "encoder_decoder_attention": "cross_attn",
+    }
+    return named(T5Gemma, config, own | NORMS | LAYER)
 
 
 def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_DEVICE) -> T5Gemma:

@@ -14,6 +14,7 @@ from decoding_jax.models.checkpoint.families import (
     glm,
     gpt_j,
     gpt_neox,
+    gpt_oss,
     granite,
     llama,
     mixtures,
@@ -30,13 +31,15 @@ from decoding_jax.models.checkpoint.family import Family
 FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (
-        *(llama.LLAMA, llama.MISTRAL, llama.QWEN2, llama.QWEN3, llama.MIMO),
+        *(llama.LLAMA, llama.MISTRAL, llama.MINISTRAL, llama.MINISTRAL3, llama.MISTRAL3),
+        *(llama.QWEN2, llama.QWEN3, llama.MIMO),
         *(gemma.GEMMA, gemma.GEMMA2, gemma.GEMMA3, gemma.GEMMA3_WITH_IMAGES),
         *(olmo.OLMO, olmo.OLMO2, olmo.OLMO3),
         *(phi.PHI, phi.PHI3, arcee.ARCEE, arcee.NEMOTRON, cohere.COHERE, cohere.COHERE2),
         *(glm.GLM, glm.GLM4, exaone4.EXAONE4, falcon.FALCON, gpt_j.GPT_J, gpt_neox.GPT_NEOX),
         *(bloom.BLOOM, granite.GRANITE, opt.OPT, seed_oss.SEED_OSS, smollm3.SMOLLM3),
-        *(mixtures.MIXTRAL, mixtures.OLMOE, mixtures.QWEN3_MOE),
+        *(mixtures.MIXTRAL, mixtures.OLMOE, mixtures.QWEN2_MOE, mixtures.QWEN3_MOE),
+        *(gpt_oss.GPT_OSS, gpt_j.GPT_NEO, bloom.MPT),
         *(stablelm.STABLELM, starcoder2.STARCODER2),
     )
 }

@@ -28,6 +28,17 @@ NORMS = {
 """The names of the norms of a layer in Gemma 2 and 3."""
 
 
+IMAGES: Any = {
+    "others": r"(model\.)?(vision_tower|multi_modal_projector)\..*",
+    # The beginnings of names before transformers 4.52 and since then.
+    "renamed": {
+        r"language_model\.lm_head\.": "lm_head.",
+        r"(language_model\.model|model\.language_model|language_model)\.": "model.",
+    },
+}
+"""What the files of networks have that read images, beside a text network."""
+
+
 def cap(name: str, absent: float | None) -> Key:
     """A bound: None where the setting is null, and ``absent`` where there is no setting."""
     field = {"attn_logit_softcapping": "attention_soft_cap"}.get(name, "logit_soft_cap")
@@ -127,12 +138,6 @@ GEMMA3 = dataclasses.replace(
         **_layers(config),
         "rope_local_base_freq": config.local_rope_theta,
     },
-    # The networks for images, beside a text network.
-    others=r"(model\.)?(vision_tower|multi_modal_projector)\..*",
-    # The beginnings of names in networks that read images, before transformers 4.52 and since then.
-    renamed={
-        r"language_model\.lm_head\.": "lm_head.",
-        r"(language_model\.model|model\.language_model|language_model)\.": "model.",
-    },
+    **IMAGES,
 )
 GEMMA3_WITH_IMAGES = dataclasses.replace(GEMMA3, model_type="gemma3", section="text_config")

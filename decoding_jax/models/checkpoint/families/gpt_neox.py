@@ -6,26 +6,14 @@ Black et al. 2022, "GPT-NeoX-20B: An Open-Source Autoregressive Language Model";
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from decoding_jax.models.checkpoint.directory import Settings
 from decoding_jax.models.checkpoint.family import KEYS, Family, Key, rotated_fraction, without
 from decoding_jax.models.llama import LlamaConfig
 
-_PARALLEL = "use_parallel_residual"
-
-
-def _more(settings: Settings, fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {"parallel": "two_norms" if settings.get(_PARALLEL, bool, True) else None}
-
 
 def _more_settings(config: LlamaConfig) -> dict[str, Any]:
-    return {
-        "rotary_emb_base": config.rope_theta,
-        "rotary_pct": rotated_fraction(config),
-        _PARALLEL: config.parallel is not None,
-    }
+    return {"rotary_emb_base": config.rope_theta, "rotary_pct": rotated_fraction(config)}
 
 
 GPT_NEOX = Family(
@@ -37,6 +25,7 @@ GPT_NEOX = Family(
         "hidden_act": Key("activation", "gelu"),
         "layer_norm_eps": Key("norm_epsilon", 1e-5),
         "attention_bias": Key("qkv_bias out_bias", True),
+        "use_parallel_residual": Key("parallel", True, choices={True: "two_norms", False: None}),
     },
     {"norm": "layer", "gated": False, "mlp_bias": True},
     {
@@ -56,7 +45,6 @@ GPT_NEOX = Family(
     theta=lambda settings: settings.get("rotary_emb_base", float, 10_000.0),
     rotary=lambda settings: settings.get("rotary_pct", float, 0.25),
     by_head=True,
-    more=_more,
     more_settings=_more_settings,
     # Older files contain the causal mask and the rotary frequencies.
     ignored=r"gpt_neox\.layers\.\d+\.attention\.((masked_)?bias|rotary_emb\.inv_freq)",

@@ -1,4 +1,4 @@
-"""Mixtures of experts: Mixtral, OLMoE and Qwen3-MoE.
+"""Mixtures of experts: Mixtral, OLMoE, Qwen2-MoE and Qwen3-MoE.
 
 Jiang et al. 2024, "Mixtral of Experts"; Muennighoff et al. 2024, "OLMoE: Open Mixture-of-Experts
 Language Models"; Yang et al. 2025, "Qwen3 Technical Report".
@@ -11,6 +11,7 @@ from typing import Any
 from decoding_jax.models.checkpoint.directory import Settings
 from decoding_jax.models.checkpoint.families.llama import everywhere
 from decoding_jax.models.checkpoint.family import ATTENTION_BIAS, KEYS, NAMES, Family, Key, without
+from decoding_jax.models.checkpoint.position_settings import local_layers
 
 _NAMES = NAMES | {
     "mlp/router": "mlp.gate",
@@ -78,4 +79,38 @@ QWEN3_MOE = Family(
     _NAMES,
     refused={"decoder_sparse_step": 1, "mlp_only_layers": []},
     window=_window,
+)
+
+
+def _every_other(settings: Settings, num_layers: int) -> tuple[Any, list[bool]]:
+    if not settings.get("use_sliding_window", bool, False):
+        return None, [False] * num_layers
+    below = settings.get("max_window_layers", int, 28)
+    return settings.size("sliding_window", 4096), [
+        x and i < below for i, x in enumerate(local_layers(num_layers, 2))
+    ]
+
+
+QWEN2_MOE = Family(
+    "qwen2_moe",
+    "Qwen2MoeForCausalLM",
+    without(QWEN3_MOE.keys, "head_dim", "attention_bias")
+    | {
+        "num_key_value_heads": Key("num_kv_heads", 16),
+        "moe_intermediate_size": Key("mlp_dim", 1408),
+        "shared_expert_intermediate_size": Key("shared_mlp_dim", 5632),
+        "num_experts": Key("num_experts", 60),
+        "num_experts_per_tok": Key("experts_per_token", 4),
+        "qkv_bias": Key("qkv_bias", True),
+    },
+    {},
+    _NAMES
+    | {
+        "shared_mlp/gate": "mlp.shared_expert.gate_proj",
+        "shared_mlp/up": "mlp.shared_expert.up_proj",
+        "shared_mlp/down": "mlp.shared_expert.down_proj",
+        "shared_router": "mlp.shared_expert_gate",
+    },
+    refused=QWEN3_MOE.refused,
+    window=_every_other,
 )

@@ -1,4 +1,4 @@
-"""OPT with norms before the parts of a layer, which all but that of 350M have.
+"""OPT. That of 350M has norms behind the parts of a layer, and narrow embeddings.
 
 Zhang et al. 2022, "OPT: Open Pre-trained Transformer Language Models".
 """
@@ -12,12 +12,12 @@ from decoding_jax.models.checkpoint.directory import Settings
 from decoding_jax.models.checkpoint.family import KEYS, NAMES, Family, Key, without
 
 
-def _check(settings: Settings, fields: Mapping[str, Any]) -> dict[str, Any]:
-    width = settings.get("word_embed_proj_dim", int, fields["emb_dim"])
-    if width != fields["emb_dim"]:
-        raise settings.error("word_embed_proj_dim", width, f"hidden_size, {fields['emb_dim']}")
-    return {}
+def _width(settings: Settings, fields: Mapping[str, Any]) -> dict[str, Any]:
+    width = settings.size(_WIDTH, fields["emb_dim"])
+    return {"token_dim": None if width == fields["emb_dim"] else width}
 
+
+_WIDTH = "word_embed_proj_dim"
 
 OPT = Family(
     "opt",
@@ -29,6 +29,7 @@ OPT = Family(
         "num_attention_heads": Key("num_heads num_kv_heads"),
         "ffn_dim": Key("mlp_dim"),
         "activation_function": Key("activation", "relu"),
+        "do_layer_norm_before": Key("norm_place", True, choices={True: "before", False: "sum"}),
         "enable_bias": Key("qkv_bias out_bias mlp_bias", True),
         "tie_word_embeddings": Key("logits_via_embedding", True),
     },
@@ -44,18 +45,17 @@ OPT = Family(
         "token_embedder": "model.decoder.embed_tokens",
         "position_embedder": "model.decoder.embed_positions",
         "final_norm": "model.decoder.final_layer_norm",
+        "embedding_in": "model.decoder.project_in",
+        "embedding_out": "model.decoder.project_out",
         "layers": "model.decoder.layers",
-        "pre_attention_norm": "self_attn_layer_norm",
-        "pre_mlp_norm": "final_layer_norm",
+        **dict.fromkeys(("pre_attention_norm", "post_attention_norm"), "self_attn_layer_norm"),
+        **dict.fromkeys(("pre_mlp_norm", "post_mlp_norm"), "final_layer_norm"),
         "attention/out": "self_attn.out_proj",
         "mlp/up": "fc1",
         "mlp/down": "fc2",
     },
-    refused={
-        "do_layer_norm_before": True,
-        "layer_norm_elementwise_affine": True,
-        "_remove_final_layer_norm": False,
-    },
-    more=_check,
+    refused={"layer_norm_elementwise_affine": True, "_remove_final_layer_norm": False},
+    more=_width,
+    more_settings=lambda config: {_WIDTH: config.token_dim or config.emb_dim},
     renamed={r"decoder\.": "model.decoder."},
 )
