@@ -243,13 +243,13 @@ class Tensors:
         if name not in self:
             raise self._missing(name)
         self._used.add(name)
-        return self.whole(name)
+        return self._slice(name)
 
     def add(self, name: str, tensor: Any) -> None:
         """Adds a tensor with the methods of a slice of ``safetensors``, made of taken ones."""
         self._file_of[name], self._made[name] = next(iter(self._file_of.values())), tensor
 
-    def whole(self, name: str) -> Any:
+    def _slice(self, name: str) -> Any:
         """The slice of a name, which the file may name otherwise."""
         if name in self._made:
             return self._made[name]
@@ -267,14 +267,14 @@ class Tensors:
 
     def dtype(self) -> str:
         """The dtype that most weights are stored in; see ``stored_dtype``."""
-        tensors = [self.whole(name) for name in self._file_of]
+        tensors = [self._slice(name) for name in self._file_of]
         kinds = [DTYPES.get(t.get_dtype(), t.get_dtype()) for t in tensors]
         sizes = [math.prod(t.get_shape()) for t in tensors]
         packed = {"U8"}  # small floats of gpt-oss, which are widened
         return stored_dtype(x for x in zip(kinds, sizes, strict=True) if x[0] not in packed)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self.whole(name).get_shape())
+        return tuple(self._slice(name).get_shape())
 
     def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         """The whole tensor ``name``; see ``slices``."""
@@ -285,7 +285,7 @@ class Tensors:
         if name not in self:
             raise self._missing(name)
         path = self._file_of[name]
-        found = self.whole(name)
+        found = self._slice(name)
         if found.get_dtype() not in INTEGERS:
             raise CheckpointError(f"{path}: {name}: expected integers, got {found.get_dtype()}")
         self._used.add(name)
@@ -305,7 +305,7 @@ class Tensors:
                 f"{path}: {name}: got shape {self.shape(name)}; {self.config} says {shape}"
             )
         self._used.add(name)
-        tensor = self.whole(name)
+        tensor = self._slice(name)
         dtype = DTYPES.get(tensor.get_dtype(), tensor.get_dtype())
         if dtype not in FLOATS:
             raise CheckpointError(f"{path}: {name}: expected {', '.join(FLOATS)}, got {dtype}")
