@@ -81,7 +81,7 @@ def with_peer(texts: list[str], search: str, rows: int, name: str, weights: str)
     import ctranslate2
     from ctranslate2.converters import TransformersConverter
 
-    source = embedded()[name]
+    source = embedded().get(name, Path(name))
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(source / "spiece.model"))
     with tempfile.TemporaryDirectory() as folder:
         # Without this file, the tokenizer of transformers adds a hundred tokens.
@@ -137,7 +137,7 @@ def measure(
       count: the number of sentences.
       rows: the number of rows of a batch.
       searches: names in ``SEARCHES``.
-      name: of the model.
+      name: of the embedded model, or the directory of a widened one.
     """
     out.mkdir(parents=True, exist_ok=True)
     sentences = [s.english for s in held_out.read()]
@@ -176,8 +176,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--count", type=int, default=1200, help="the number of sentences")
     parser.add_argument("--rows", type=int, default=64, help="the rows of a batch")
+    parser.add_argument("--model", default=MODEL, help="or a directory of experiments.widened")
     args = parser.parse_args()
-    measure(args.out, args.repeats, args.count, args.rows)
+    measure(args.out, args.repeats, args.count, args.rows, name=args.model)
 
 
 if __name__ == "__main__":

@@ -32,19 +32,22 @@ import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax
+from decoding_jax import Stop
 from decoding_jax.models import transposed
 from decoding_jax.text import encode_batch
+from decoding_jax.transforms import Trie, prefix_allowed_tokens
 from experiments import held_out
 from experiments.benchmarks.speculative import call
 from experiments.benchmarks.timing import interleaved, quartiles, quartiles_of_ratios
-from experiments.results import add_rows, marks, read_json, write_tables
+from experiments.results import add_rows, read_json
 
 WIDTH, NEW_TOKENS, PROMPTS = 64, 32, 5
 SIZES = (2, 4)
 ROWS = 4
 TOKENS = (1, 2, 4, 6, 9)
-TASKS = ("speculation", "strategies", "kernels")
-PAGE = Path("docs/measured/large_models.md")
+BEAMS = (30, 100, 300)
+SEQUENCES, IDENTIFIER = 100_000, 8
+TASKS = ("speculation", "strategies", "wide beams", "transformers", "kernels")
 Runs = dict[str, Callable[[], Any]]
 
 
@@ -53,8 +56,8 @@ class Setting(NamedTuple):
 
     Attributes:
       target: the directory's name.
-      task: ``speculation at temperature 0``, ``speculation at temperature 1``, ``strategies`` or
-        ``kernels``.
+      task: ``speculation at temperature 0``, ``speculation at temperature 1``, or another of
+        ``TASKS``.
     """
 
     target: str
@@ -177,6 +180,81 @@ def _waited(function: Callable[[], Any]) -> Any:
     return jax.block_until_ready(function())
 
 
+def wide_beams(target: Any, tokenizer: Any, repeats: int = 3) -> dict:
+    """Times of searches with many beams, with and without a trie, over the model with their lanes.
+
+    The trie has ``SEQUENCES`` random sequences, as identifiers of documents in generative
+    retrieval. No end token stops a search before its last step.
+    """
+    ids = prompts(tokenizer)[0]
+    model, prompt = encode_batch(target, [ids], WIDTH)
+    draw = np.random.default_rng(0)
+    sequences = draw.integers(1, target.config.vocab_size, (SEQUENCES, IDENTIFIER))
+    trie = prefix_allowed_tokens(Trie.from_sequences(sequences.astype(np.int32)))
+    runs: Runs = {}
+    for n in BEAMS:
+        _, cache = jax.jit(lambda m, n=n: m.prefill(*prompt, lanes=n, slots=IDENTIFIER))(model)
+        runs[f"{n} lanes"] = call(model, cache, 1, 1, IDENTIFIER, lanes=n)
+        for name, transform in (("beams", None), ("beams with a trie", trie)):
+            options = {"beam_size": n, "max_new_tokens": IDENTIFIER, "transform": transform}
+            search = partial(decoding_jax.beam_search, model, prompt, **options)
+            runs[f"{n} {name}"] = partial(_waited, search)
+            first = partial(search, stop=Stop(max_new_tokens=1))
+            runs[f"{n} {name}, first step"] = partial(_waited, first)
+    seconds = interleaved(runs, repeats)
+    ratios = {}
+    for n in BEAMS:
+        lanes = [s / IDENTIFIER for s in seconds[f"{n} lanes"]]
+        for name in ("beams", "beams with a trie"):
+            pairs = zip(seconds[f"{n} {name}"], seconds[f"{n} {name}, first step"], strict=True)
+            steps = [(a - b) / (IDENTIFIER - 1) for a, b in pairs]
+            found = quartiles([a / b for a, b in zip(steps, lanes, strict=True)])
+            ratios[f"{n} {name} over {n} lanes"] = found
+    return {"seconds": {n: quartiles(x) for n, x in seconds.items()}, "ratios": ratios}
+
+
+def beside_transformers(target: Any, tokenizer: Any, directory: str, repeats: int = 5) -> dict:
+    """Times of ``transformers`` over ours, on the same weights, without an end token."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    theirs = AutoModelForCausalLM.from_pretrained(directory, dtype=target.config.dtype).eval()
+    ids = prompts(tokenizer)[0]
+    given = torch.tensor([ids])
+    length = {"max_new_tokens": NEW_TOKENS}
+    model, prompt = encode_batch(target, [ids], len(ids))
+    kinds: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+        "greedy": (lambda: decoding_jax.greedy(model, prompt, **length), {"do_sample": False}),
+        "sample": (
+            lambda: decoding_jax.sample(model, prompt, jax.random.key(0), **length),
+            {"do_sample": True, "top_k": 0},
+        ),
+        "beams of 4": (
+            lambda: decoding_jax.beam_search(model, prompt, beam_size=4, num_return=1, **length),
+            {"do_sample": False, "num_beams": 4},
+        ),
+    }
+
+    def generate(options: dict[str, Any]) -> None:
+        with torch.inference_mode():
+            ends = {"min_new_tokens": NEW_TOKENS, "eos_token_id": None, "pad_token_id": 0}
+            theirs.generate(given, **length, **ends, **options)
+
+    runs: Runs = {}
+    for name, (ours, options) in kinds.items():
+        runs[f"{name}, ours"] = partial(_waited, ours)
+        runs[f"{name}, transformers"] = partial(generate, options)
+    seconds = interleaved(runs, repeats)
+    return {
+        "ms_per_step": {
+            n: quartiles([1e3 * s / NEW_TOKENS for s in x]) for n, x in seconds.items()
+        },
+        "ratios": {
+            n: quartiles_of_ratios(seconds, f"{n}, transformers", f"{n}, ours") for n in kinds
+        },
+    }
+
+
 def kernels(target: Any, tokenizer: Any, repeats: int = 9, steps: int = 4) -> dict:
     """Times of a call with several tokens, over that by plain kernels and over one token's."""
     ids = prompts(tokenizer)[0]
@@ -223,7 +301,15 @@ def tables(ledger: dict[str, Any]) -> dict[str, str]:
     speculated += ["| --- | --- | --- | --- | --- | --- |"]
     read = ["| target | tokens | ms | over plain kernels | over one token |"]
     read += ["| --- | --- | --- | --- | --- |"]
-    stepped = ["| target | what over what | ratio of times |", "| --- | --- | --- |"]
+    stepped, wide, beside = (
+        [f"| target | {what} |", "| --- | --- | --- |"]
+        for what in (
+            "what over what | ratio",
+            "a step over the model's | ratio",
+            "strategy | times as fast",
+        )
+    )
+    others = {"strategies": stepped, "wide beams": wide, "transformers": beside}
     for name, row in ledger["rows"].items():
         target, task = name.split(", ", 1)
         if task == "kernels":
@@ -232,8 +318,8 @@ def tables(ledger: dict[str, Any]) -> dict[str, str]:
                 times = f"{ms[f'{n} stored'][0]:.0f} | {cell(ratios[n])} | {cell(over[n])}"
                 read += [f"| {target} | {n} | {times} |"]
             continue
-        if task == "strategies":
-            stepped += [f"| {target} | {n} | {cell(v)} |" for n, v in row["ratios"].items()]
+        if task in others:
+            others[task] += [f"| {target} | {n} | {cell(v)} |" for n, v in row["ratios"].items()]
             continue
         by_draft: dict[str, list[str]] = {}
         for contestant in row["contestants"]:
@@ -247,7 +333,7 @@ def tables(ledger: dict[str, Any]) -> dict[str, str]:
                 f"| {target} | {task[-1]} | {best} | {found['tokens_per_iteration']:.2f}"
                 f" | {found['ms_per_token'][0]:.1f} | {cell(found['speed_up'])} |"
             ]
-    found = {"speculation": speculated, "strategies": stepped, "kernels": read}
+    found = {"speculation": speculated, "kernels": read, **others}
     return {title: "\n".join(lines) for title, lines in found.items()}
 
 
@@ -269,27 +355,29 @@ def main(argv: Sequence[str] | None = None) -> None:
     target, tokenizer = decoding_jax.load(args.target, dtype=args.dtype)
     drafts = {Path(d).name: decoding_jax.load(d, dtype=args.dtype)[0] for d in args.drafts}
     name = Path(args.target).name + ("" if args.dtype == "float32" else f" {args.dtype}")
-    tasks = [f"speculation at temperature {t}" for t in (0, 1)] + ["strategies", "kernels"]
+    tasks = [f"speculation at temperature {t}" for t in (0, 1)] + list(TASKS[1:])
+    others: dict[str, Callable[[Any, Any], dict]] = {
+        "strategies": strategies,
+        "wide beams": wide_beams,
+        "transformers": partial(beside_transformers, directory=args.target),
+        "kernels": kernels,
+    }
     chosen = args.tasks or TASKS
 
     def measure(setting: Setting) -> dict[str, Any]:
         start = time.perf_counter()
-        if setting.task in ("strategies", "kernels"):
-            found = {"strategies": strategies, "kernels": kernels}[setting.task](target, tokenizer)
+        if setting.task in others:
+            found = others[setting.task](target, tokenizer)
         else:
             temperature = int(setting.task[-1])
             found = {"contestants": speculation(target, tokenizer, drafts, args.sizes, temperature)}
         return {**found, "seconds": time.perf_counter() - start, "machine": machine}
 
     ledger = read_json(args.out) if args.out.exists() else {"rows": {}}
-    settings = [Setting(name, task) for task in tasks if task.split(" ")[0] in chosen]
+    settings = [Setting(name, task) for task in tasks if task.split(" at ")[0] in chosen]
     add_rows(ledger, settings, measure, args.out)
     for title, table in tables(ledger).items():
         print(title, table, sep="\n\n", end="\n\n")
-    if PAGE.exists() and args.out.parent == PAGE.parent:
-        write_tables(
-            PAGE, {t: x for t, x in tables(ledger).items() if marks(t)[0] in PAGE.read_text()}
-        )
 
 
 if __name__ == "__main__":

@@ -46,17 +46,19 @@ def inputs(batch: int) -> list[list[int]]:
     return [x for x in ids if 10 <= len(x) <= WIDTH][:batch]
 
 
-def call(model: Any, cache: Any, batch: int, tokens: int, new_tokens: int) -> Callable[[], object]:
+def call(
+    model: Any, cache: Any, batch: int, tokens: int, new_tokens: int, lanes: int = 1
+) -> Callable[[], object]:
     """As many calls as a text has tokens, of ``tokens`` tokens each, without choosing any."""
 
     @jax.jit
     def run(model: Any, cache: Any) -> Any:
         def step(i: Any, carry: Any) -> Any:
             cache, fed = carry
-            output, cache = model.extend(cache, fed, jnp.full((batch, 1), i, jnp.int32))
+            output, cache = model.extend(cache, fed, jnp.full((batch, lanes), i, jnp.int32))
             return cache, jnp.where(output.logits.max(-1) > 1e9, 1, fed)
 
-        fed = jnp.ones((batch, 1, tokens), jnp.int32)
+        fed = jnp.ones((batch, lanes, tokens), jnp.int32)
         return jax.lax.fori_loop(0, new_tokens, step, (cache, fed))[1]
 
     return lambda: jax.block_until_ready(run(model, cache))
