@@ -29,6 +29,7 @@ FIGURES = {
     "eight_samples.svg": ("measured/eight_samples.json", "eight_samples"),
     "fewer_samples": ("papers/fewer_samples.json", "papers.fewer_samples_results"),
     "pass_at_k": ("measured/pass_at_k.json", "pass_at_k"),
+    "growth": ("measured/growth.json", "benchmarks.growth"),
     "papers_arithmetic": ("papers/arithmetic.json", "papers.arithmetic_report"),
     "papers_arithmetic_spread": ("papers/arithmetic_spread.json", "papers.arithmetic_report"),
     "papers_arithmetic_spread_128": (

@@ -22,7 +22,7 @@ from experiments import (
     rollouts,
     rollouts_training,
 )
-from experiments.benchmarks import evaluation
+from experiments.benchmarks import evaluation, growth, large_models
 from experiments.benchmarks.accelerator import report
 from experiments.papers.results import shown, table
 from experiments.results import read_json, write_tables
@@ -199,6 +199,14 @@ COMPARED = (
     "equal sequences",
 )
 
+
+def ledger_table(
+    results: str, tables: Callable[[Any], dict[str, str]], name: str
+) -> Callable[[], str]:
+    """The table of that name, of those that the command prints."""
+    return lambda: tables(read(results))[name]
+
+
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "measured.md": {
         "steps": steps,
@@ -236,6 +244,11 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "measured/heads.md": {"heads": heads},
     "measured/models.md": {"families": lambda: families(read("measured/models")["rows"])},
     "measured/reproducible.md": {"equal bits": equal_bits, "the price": price},
+    "measured/large_models.md": {
+        name: ledger_table("measured/large_models", large_models.tables, name)
+        for name in large_models.TASKS
+    },
+    "measured/growth.md": {"growth": ledger_table("measured/growth", growth.tables, "growth")},
 }
 """The tables of each page of ``docs``, by their marks."""
 
