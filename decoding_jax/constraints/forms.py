@@ -33,7 +33,7 @@ Goal = frozenset[tuple[int, bool]]
 ANYTHING: Goal = frozenset()
 NEVER: Goal = frozenset({(-1, True)})
 ANY_TEXT = Repeat(CHARACTERS, 0, None)
-_MOST_ALTERNATIVES = 256
+MOST_ALTERNATIVES = 256
 
 
 class UnfollowedError(Exception):
@@ -234,8 +234,8 @@ def _product(first: tuple, second: tuple, join: Callable, is_none: Callable) -> 
     """The alternatives of two, without those of which there is none."""
     made = dict.fromkeys(join(a, b) for a in first for b in second)
     left = tuple(one for one in made if not is_none(one))
-    if len(left) > _MOST_ALTERNATIVES:
-        raise UnfollowedError(f"more than {_MOST_ALTERNATIVES} alternatives")
+    if len(left) > MOST_ALTERNATIVES:
+        raise UnfollowedError(f"more than {MOST_ALTERNATIVES} alternatives")
     return left
 
 
@@ -268,7 +268,7 @@ def others_than(form: Form, is_empty: Callable[[Goal], bool]) -> Form:
       UnfollowedError: where that is no form.
     """
     if not form.is_exact:
-        raise UnfollowedError("what a format excludes, in not, if or oneOf")
+        raise UnfollowedError("what a format or many alternatives exclude, in not, if or oneOf")
     strings: tuple[Strings, ...] = (Strings(),)
     if form.strings:
         language = union(*(one.language for one in form.strings))
@@ -426,8 +426,8 @@ def crossed(
                 if compiled(common).is_empty:
                     continue
             made.append((common, goal | other_goal, said or other_said))
-    if len(made) > _MOST_ALTERNATIVES:
-        raise UnfollowedError(f"more than {_MOST_ALTERNATIVES} kinds of names")
+    if len(made) > MOST_ALTERNATIVES:
+        raise UnfollowedError(f"more than {MOST_ALTERNATIVES} kinds of names")
     return tuple(made)
 
 

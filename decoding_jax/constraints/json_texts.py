@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import operator
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -50,8 +51,9 @@ from decoding_jax.constraints.schemas import Schemas, unfollowed
 _FEW = 8  # characters of a string, which are not counted
 _MOST_SPELLED = 64  # characters of all strings with a length, up to which none are counted
 _MOST_SUBSETS = 8  # items of a set that may be in any order
-SPACES = ("any", "none", "one")
-"""How much white space there is: at most one space between parts, none, or as ``json.dumps``."""
+SPACES = ("any", "none", "one", "indent")
+"""How much white space there is: at most one space between parts, none, as ``json.dumps`` writes,
+or as it does with ``indent=2``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +79,12 @@ class Style:
             before = EMPTY if character in "{[" else optional(space)
             after = EMPTY if character in "}]" else optional(space)
             return sequence(before, mark, after)
-        return sequence(mark, space) if self.spaces == "one" and character in ",:" else mark
+        spaced = {"one": ",:", "indent": ":"}.get(self.spaces, "")
+        return sequence(mark, space) if character in spaced else mark
+
+    def line(self, depth: int) -> Expression:
+        """What is before a part within so many others: a line of its own, or nothing."""
+        return text(b"\n" + b"  " * depth) if self.spaces == "indent" else EMPTY
 
 
 def automata_of(
@@ -130,11 +137,12 @@ class _Writer:
         self.schemas, self.number = schemas, dict[Goal, int]()
         self.counted: dict[Counted, int] = {}
         self._name, self._max_depth, self._style = name, max_depth, style
-        self._made: dict[tuple[Goal, bool], Expression] = {}
+        self._made: dict[tuple[Goal, bool, int], Expression] = {}
         self._uses = Counter[Goal]()
         self._lengths: dict[Goal, int] = {}  # of the strings that each goal has
         self._first_counted = 0
         self._counts = False
+        self._depth = 0  # of the values that are being written, where lines tell it
 
     def find_nested(self, root: Goal) -> list[Goal]:
         """The goals that are met within themselves, found from a root."""
@@ -155,6 +163,9 @@ class _Writer:
                 raise fields.error(self.schemas.place(goal), expected, self.schemas.shown(goal))
             if following in path:
                 nested[following] = None
+                if self._style.spaces == "indent":
+                    expected = "any, none or one for values that are nested without a bound"
+                    raise fields.error("spaces", expected, "indent")
                 if self._max_depth is None:
                     expected = "max_depth, since it refers to itself"
                     place = self._name if following == root else self.schemas.place(following)
@@ -213,11 +224,7 @@ class _Writer:
             items = dict.fromkeys(array.prefix[:most])
             if most is None or most > len(array.prefix):
                 items[array.items] = None
-            found |= items
-            for wanted, _, high in array.contains:
-                found |= {one | wanted: None for one in items}
-                if high is not None:
-                    found |= {one | other: None for one in items for other in forms.unlike(wanted)}
+            found |= {g: None for one in items for g, _ in self._choices(one, array)}
         for one in form.objects:
             found |= {g: None for _, g in self._named(one)}
             found |= {g: None for _, g in self._unnamed(one)}
@@ -244,7 +251,7 @@ class _Writer:
         """The expression of a goal within another one."""
         if goal in self.number:
             return reference(self.number[goal])
-        key = goal, self._counts
+        key = goal, self._counts, self._depth
         if key not in self._made:
             made = self.own(goal)
             self._made[key] = Compiled(compiled(made)) if self._uses[goal] > 1 else made
@@ -256,8 +263,10 @@ class _Writer:
         if form.numbers is not numbers.NONE:
             parts.append(_numbers(form.numbers))
         parts += map(self._string, form.strings)
+        self._depth += self._style.spaces == "indent"
         parts += [self._array(one) for one in form.arrays]
         parts += [self._object(one) for one in form.objects]
+        self._depth -= self._style.spaces == "indent"
         return union(*parts)
 
     def _string(self, some: Strings) -> Expression:
@@ -274,67 +283,46 @@ class _Writer:
         return array.high
 
     def _array(self, array: Arrays) -> Expression:
-        if not array.contains:
-            high = self._most_items(array)
-            if array.unique and (high is None or high > 1):
-                return self._set(array)
+        high = self._most_items(array)
+        if not array.unique or (high is not None and high <= 1):
             return self._list(array, high)
         # What is compared is no symbol.
         counts, self._counts = self._counts, False
-        plain = dataclasses.replace(array, contains=())
-        parts = [self._array(plain)]
-        high = self._most_items(plain)
-        parts += [self._list(array, high, *wanted) for wanted in array.contains]
+        made = self._set(array)
+        made = both(made, self._list(array, high)) if array.contains else made
         self._counts = counts
-        if any(compiled(part).starts[-1] > 256 for part in parts):
-            raise UnfollowedError("contains beside values that are nested without a bound")
-        return both(*parts)
+        return made
 
-    def _list(
-        self,
-        array: Arrays,
-        high: int | None,
-        wanted: Goal | None = None,
-        least: int = 0,
-        most: int | None = None,
-    ) -> Expression:
-        """The texts of an array, of which so many items follow one more goal."""
-        net, mark = Net(), self._style.mark
-        begin, last, end = net.state(), net.state(), net.state()
-        net.add(mark("]"), last, end)
-        size = max(len(array.prefix), array.low, 1) if high is None else high
-        limit = least if most is None else most
-        after = {(0, 0): net.state()}
-        net.add(mark("["), begin, after[0, 0])
+    def _list(self, array: Arrays, high: int | None) -> Expression:
+        """The texts of an array, with how many items follow each goal that is counted."""
+        texts = _Container("[]", self._style, self._depth)
+        net, size = texts.net, max(len(array.prefix), array.low, 1) if high is None else high
+        wanted = [low for _, low, _ in array.contains]
+        after = {(0, tuple(0 for _ in wanted)): texts.first}
         for place in after_each(after):
-            i, count = place
-            if i >= array.low and count >= least:
-                net.skip(after[place], last)
+            i, counts = place
+            if i >= array.low and all(map(operator.ge, counts, wanted)):
+                texts.end(after[place])
             if i == size and high is not None:
                 continue
-            before = after[place]
-            if i:
-                before = net.state()
-                net.add(mark(","), after[place], before)
-            for goal, more in self._choices(array.goal(i), wanted, most):
-                if count + more > limit and most is not None:
+            before = texts.next(after[place])
+            for goal, more in self._choices(array.goal(i), array):
+                if (found := _totals(counts, more, array)) is None:
                     continue
-                then = min(i + 1, size), min(count + more, limit)
+                then = min(i + 1, size), found
                 if then not in after:
                     after[then] = net.state()
                 made = self._of(goal)
                 net.add(Compiled(compiled(made)) if size > 1 else made, before, after[then])
-        return Compiled(net.automaton(begin, end))
+        return texts.made()
 
-    def _choices(self, goal: Goal, wanted: Goal | None, most: int | None) -> list[tuple[Goal, int]]:
-        """The goals that an item may have, each with whether it is one that is counted."""
-        if wanted is None:
-            found = [(goal, 0)]
-        elif most is None:
-            found = [(goal, 0), (goal | wanted, 1)]
-        else:
-            found = [(goal | other, 0) for other in forms.unlike(wanted)]
-            found.append((goal | wanted, 1))
+    def _choices(self, goal: Goal, array: Arrays) -> list[tuple[Goal, tuple[int, ...]]]:
+        """The goals that an item may have, and how often each that is counted is among them."""
+        found: list[tuple[Goal, tuple[int, ...]]] = [(goal, ())]
+        for wanted, _, most in array.contains:
+            others = [ANYTHING] if most is None else [*forms.unlike(wanted)]
+            choices = [*((other, 0) for other in others), (wanted, 1)]
+            found = [(one | x, (*counts, more)) for one, counts in found for x, more in choices]
         return [one for one in found if not self.schemas.is_empty(one[0])]
 
     def _set(self, array: Arrays) -> Expression:
@@ -347,28 +335,22 @@ class _Writer:
             raise UnfollowedError("uniqueItems of items that are not listed")
         high = len(texts) if array.high is None else min(array.high, len(texts))
         in_order = len(texts) > _MOST_SUBSETS
-        net, mark = Net(), self._style.mark
-        begin, last, end = net.state(), net.state(), net.state()
-        net.add(mark("]"), last, end)
-        after = {(0, 0): net.state()}  # of the items that are used up, and the number of items
-        net.add(mark("["), begin, after[0, 0])
-        most = array.low if high == len(texts) else high
+        array_ = _Container("[]", self._style, self._depth)
+        net, most = array_.net, array.low if high == len(texts) else high
+        after = {(0, 0): array_.first}  # of the items that are used up, and the number of items
         for used, count in after_each(after):
             if count >= array.low:
-                net.skip(after[used, count], last)
+                array_.end(after[used, count])
             if count == high and high < len(texts):
                 continue
-            before = after[used, count]
-            if used:
-                before = net.state()
-                net.add(mark(","), after[used, count], before)
+            before = array_.next(after[used, count])
             for i, one in enumerate(texts):
                 if used >> i == 0 or not (in_order or used >> i & 1):
                     then = used | (2 << i) - 1 if in_order else used | 1 << i, min(count + 1, most)
                     if then not in after:
                         after[then] = net.state()
                     net.add(text(one.encode()), before, after[then])
-        return Compiled(net.automaton(begin, end))
+        return array_.made()
 
     def _named(self, one: Objects) -> list[tuple[str, Goal]]:
         """The properties that are written by their names."""
@@ -407,17 +389,15 @@ class _Writer:
             high = None
         if low > len(named) + 1 and unnamed:
             raise UnfollowedError(f"minProperties {one.low} of properties without names")
-        net, mark = Net(), self._style.mark
-        begin, first, last, end = (net.state() for _ in range(4))
-        net.add(mark("{"), begin, first)
-        net.add(mark("}"), last, end)
+        texts = _Container("{}", self._style, self._depth)
+        net, colon = texts.net, self._style.mark(":")
         # Each place is one before a property; ``after`` are those after one.
         Place = tuple[int, int, int]
         before: dict[Place, int] = {}
         after: dict[Place, int] = {}
-        net.skip(first, before.setdefault((0, 0, 0), net.state()))
+        before[0, 0, 0] = texts.next(texts.first)
         if not any(required) and not low:
-            net.skip(first, last)
+            texts.end(texts.first)
         size = len(named)
         in_order = size > self._style.any_order
 
@@ -433,14 +413,13 @@ class _Writer:
             then = i, min(least + counts, low), 0 if high is None else most + 1
             if then not in after:
                 after[then] = net.state()
-                before.setdefault(then, net.state())
-                net.add(mark(","), after[then], before[then])
+                texts.next(after[then], before.setdefault(then, net.state()))
                 if may_end(i) and then[1] >= low:
-                    net.skip(after[then], last)
+                    texts.end(after[then])
             value = self._of(goal)
             if low or high is not None or not in_order:
                 value = Compiled(compiled(value))
-            net.add(sequence(name, mark(":"), value), before[place], after[then])
+            net.add(sequence(name, colon, value), before[place], after[then])
 
         for place in after_each(before):
             i, least, most = place
@@ -458,7 +437,53 @@ class _Writer:
             for names, goal in unnamed:
                 key = _key(names, self._style.any_escapes)
                 put(place, key, goal, i, least == min(low, size))
-        return Compiled(net.automaton(begin, end))
+        return texts.made()
+
+
+class _Container:
+    """The texts of an array or an object, whose parts lie between two brackets.
+
+    Attributes:
+      net: the states.
+      first: the one after the opening bracket.
+    """
+
+    def __init__(self, brackets: str, style: Style, depth: int):
+        self.net = Net()
+        self._begin, self.first, self._last, self._end = (self.net.state() for _ in range(4))
+        self._comma, self._line = style.mark(","), style.line(depth)
+        self._close = style.mark(brackets[1])
+        self.net.add(style.mark(brackets[0]), self._begin, self.first)
+        self.net.add(sequence(style.line(depth - 1), self._close), self._last, self._end)
+
+    def next(self, after: int, before: int | None = None) -> int:
+        """The state before another part; ``after`` is one after a part, or the first one."""
+        before = self.net.state() if before is None else before
+        comma = EMPTY if after == self.first else self._comma
+        self.net.add(sequence(comma, self._line), after, before)
+        return before
+
+    def end(self, after: int) -> None:
+        """Lets the text end after a part, or after the opening bracket."""
+        if after == self.first:
+            self.net.add(self._close, after, self._end)
+        else:
+            self.net.skip(after, self._last)
+
+    def made(self) -> Expression:
+        return Compiled(self.net.automaton(self._begin, self._end))
+
+
+def _totals(
+    counts: tuple[int, ...], more: tuple[int, ...], array: Arrays
+) -> tuple[int, ...] | None:
+    """How many items follow each goal of ``contains``, up to what matters; None for too many."""
+    found = []
+    for count, one, (_, low, most) in zip(counts, more, array.contains, strict=True):
+        if most is not None and count + one > most:
+            return None
+        found.append(min(count + one, low if most is None else most))
+    return tuple(found)
 
 
 def after_each(places: dict[Any, int]) -> Iterator[Any]:

@@ -344,13 +344,8 @@ class _Parser:
         if looks := self._found(r"\?(<?)([=!])"):
             inner = self._union()
             self._take(")")
-            ahead = not looks[1]
-            for mark in _marks_of(inner):
-                if self.assertions[mark - _MARK].ahead != ahead:
-                    raise _PatternError("an assertion within one in the other direction")
-            around = sequence(inner, _ANY) if ahead else sequence(_ANY, inner)
             self._flags = flags
-            return self._mark(ahead, looks[2] == "!", around, inner)
+            return self._looking(not looks[1], looks[2] == "!", inner)
         if self._python and self._found(r"\?#[^)]*\)"):
             return None
         if self._python and (given := self._found(r"\?([aimsux]*)(-[imsx]+)?:")):
@@ -363,6 +358,36 @@ class _Parser:
         self._take(")")
         self._flags = flags
         return inner
+
+    def _looking(self, ahead: bool, negated: bool, inner: Expression) -> Expression:
+        """What looks ahead or behind for an expression.
+
+        An assertion in the other direction that is at the same place stands beside it.
+        """
+
+        def is_other(part: Expression) -> bool:
+            marks = _marks_of(part)
+            return any(self.assertions[mark - _MARK].ahead != ahead for mark in marks)
+
+        if not is_other(inner):
+            around = sequence(inner, _ANY) if ahead else sequence(_ANY, inner)
+            return self._mark(ahead, negated, around, inner)
+        if isinstance(inner, Union):
+            made = [self._looking(ahead, negated, part) for part in inner.parts]
+            return sequence(*made) if negated else union(*made)
+        items = list(inner.parts) if isinstance(inner, Series) else [inner]
+        first = items.pop(0 if ahead else -1)
+        if isinstance(first, Union) and is_other(first):  # a boundary
+            each = ([part, *items] if ahead else [*items, part] for part in first.parts)
+            return self._looking(ahead, negated, union(*(sequence(*one) for one in each)))
+        if not isinstance(first, Symbols) or not is_other(first):
+            raise _PatternError("an assertion within one in the other direction")
+        rest = self._looking(ahead, negated, sequence(*items))
+        if not negated:
+            return sequence(first, rest)
+        [mark] = _marks_of(first)
+        one = self.assertions[mark - _MARK]
+        return union(self._mark(one.ahead, not one.negated, one.texts, one.reach), rest)
 
     def _class(self) -> Symbols:
         negated = self._peek() == "^"

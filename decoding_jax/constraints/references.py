@@ -56,17 +56,20 @@ class Part:
       base: the address that its references are relative to.
       place: where it is, for errors.
       draft: the number or the year of its draft.
+      scope: the addresses with dynamic anchors that have been met on the way to it, in this order.
     """
 
     schema: Any
     base: str
     place: str
     draft: int
+    scope: tuple[str, ...] = ()
 
     def within(self, schema: Any, name: str) -> Part:
         """A schema within this one."""
         place = f"{self.place}{name}" if name.startswith("[") else f"{self.place}.{name}"
-        return Part(schema, _base_of(schema, self.base, self.draft), place, self.draft)
+        draft = _draft_of(schema, place, self.draft)
+        return Part(schema, _base_of(schema, self.base, draft), place, draft, self.scope)
 
 
 class Document:
@@ -74,11 +77,12 @@ class Document:
 
     Attributes:
       root: the schema as a whole.
+      is_evaluated: whether a part of it may speak of unevaluated values.
     """
 
     def __init__(self, schema: Any, name: str, retrieve: Retrieve | None = None):
         draft = _draft_of(schema, name)
-        self._name, self._retrieve = name, retrieve
+        self._name, self._retrieve, self.is_evaluated = name, retrieve, retrieve is not None
         self._known: dict[str, Part] = {}  # by address
         self._dynamic: dict[str, list[Part]] = {}  # by the name of an anchor
         self.root = Part(schema, _base_of(schema, "", draft), name, draft)
@@ -91,13 +95,6 @@ class Document:
             resource = part
             self._known.setdefault(part.base, part)
         if isinstance(schema, Mapping) and not _hides_siblings(schema, part.draft):
-            if _declares(schema, "$schema") and part is not self.root:
-                part_draft = _draft_of(schema, part.place)
-                if part_draft != part.draft:
-                    raise ValueError(
-                        f"{part.place}.$schema: expected that of the whole schema, "
-                        f"got {schema['$schema']!r}"
-                    )
             for keyword in ("$anchor", "$dynamicAnchor"):
                 if part.draft >= 2019 and isinstance(schema.get(keyword), str):
                     self._known.setdefault(f"{part.base}#{schema[keyword]}", part)
@@ -109,8 +106,16 @@ class Document:
             if part.draft <= 7 and isinstance(schema.get(key), str) and "#" in schema[key][:1]:
                 self._known.setdefault(f"{part.base}{schema[key]}", part)
         if isinstance(schema, Mapping):
+            self.is_evaluated |= any(keyword[:11] == "unevaluated" for keyword in schema)
             for name, inner in _parts_of(schema):
                 self._add(part.within(inner, name), resource)
+
+    def entered(self, part: Part) -> Part:
+        """The part, whose scope has its own address."""
+        some = (one for anchors in self._dynamic.values() for one in anchors)
+        if part.base in part.scope or all(one.base != part.base for one in some):
+            return part
+        return dataclasses.replace(part, scope=(*part.scope, part.base))
 
     def target(self, part: Part) -> Part:
         """The part that ``$ref`` of a part refers to.
@@ -118,13 +123,16 @@ class Document:
         Raises:
           ValueError: where there is none.
         """
-        return self._found(part.schema["$ref"], part, "$ref")
+        found = self._found(part.schema["$ref"], part, "$ref")
+        return dataclasses.replace(found, scope=part.scope)
 
     def dynamic_target(self, part: Part) -> Part:
         """The part that ``$dynamicRef`` or ``$recursiveRef`` of a part refers to.
 
+        An anchor of the first address on the way to the part comes before others of its name.
+
         Raises:
-          ValueError: where there is none, or where it depends on the way to the part.
+          ValueError: where there is none.
         """
         keyword = "$dynamicRef" if part.draft >= 2020 else "$recursiveRef"
         reference = part.schema[keyword]
@@ -136,10 +144,9 @@ class Document:
             if part.draft >= 2020
             else own.get("$recursiveAnchor") is True
         )
-        if is_dynamic and len(self._dynamic.get(name, ())) > 1:
-            place = f"{part.place}.{keyword}"
-            raise fields.error(place, "a reference to the only anchor of its name", reference)
-        return found
+        anchors = {one.base: one for one in self._dynamic.get(name, ()) if is_dynamic}
+        found = next((anchors[base] for base in part.scope if base in anchors), found)
+        return dataclasses.replace(found, scope=part.scope)
 
     def _found(self, reference: Any, part: Part, keyword: str) -> Part:
         place = f"{part.place}.{keyword}"

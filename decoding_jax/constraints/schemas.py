@@ -6,6 +6,7 @@ restricts nothing by the schema's draft, such as ``title`` or a name that no dra
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -120,7 +121,7 @@ class Schemas:
     def __init__(self, schema: Any, name: str = "schema", retrieve: Retrieve | None = None):
         self._document = Document(as_json(schema, name), name, retrieve)
         self._parts: list[Part] = []
-        self._number: dict[tuple[int, str], int] = {}
+        self._number: dict[tuple[int, str, tuple[str, ...]], int] = {}
         self._open: set[Any] = set()  # what is being looked at, for one value
         self._outer: list[set[Any]] = []  # and for the values around it
         self._forms: dict[Goal, Form] = {}
@@ -151,7 +152,8 @@ class Schemas:
             return ANYTHING
         if restricting == {"$ref"} or ("$ref" in restricting and part.draft <= 7):
             return self._of_reference(part)
-        key = id(schema), part.base
+        part = self._document.entered(part)
+        key = id(schema), part.base, part.scope
         if key not in self._number:
             _check_spelling(part)
             self._number[key] = len(self._parts)
@@ -160,7 +162,8 @@ class Schemas:
 
     def _of_reference(self, part: Part) -> Goal:
         """The goal of a schema that is nothing but a reference."""
-        key = id(part.schema), part.base
+        part = self._document.entered(part)
+        key = id(part.schema), part.base, part.scope
         if key in self._open:
             expected = "a schema that does not refer to itself before any value"
             raise fields.error(part.place, expected, part.schema)
@@ -281,12 +284,12 @@ class Schemas:
         for i, inner in enumerate(given.get("allOf", ())):
             made.append(self._inner(part, inner, f"allOf[{i}]"))
         if "anyOf" in given:
-            made.append(forms.either_of(self._all(part, given, "anyOf")))
+            made.append(forms.either_of(self._with_several(self._all(part, given, "anyOf"))))
         if "oneOf" in given:
             made.append(self._one_of(self._all(part, given, "oneOf")))
         if "not" in given:
             made.append(self._unlike(self._inner(part, given["not"], "not")))
-        if "if" in given and ("then" in given or "else" in given):
+        if "if" in given and ("then" in given or "else" in given or self._document.is_evaluated):
             made.append(self._conditional(part, given))
         found = functools.reduce(self._both, made)
         return self._unevaluated(part, given, found)
@@ -296,6 +299,16 @@ class Schemas:
 
     def _all(self, part: Part, given: Mapping[str, Any], key: str) -> list[Form]:
         return [self._inner(part, inner, f"{key}[{i}]") for i, inner in enumerate(given[key])]
+
+    def _with_several(self, parts: list[Form]) -> list[Form]:
+        """Alternatives, with what follows several of them, which says what has been looked at."""
+        found: list[Form] = []
+        for one in parts if self._document.is_evaluated else ():
+            also = [self._both(other, one) for other in found]
+            found += [one, *(both for both in also if both.arrays or both.objects)]
+            if len(found) > forms.MOST_ALTERNATIVES:  # Some values are then left out.
+                return [dataclasses.replace(one, is_exact=False) for one in parts]
+        return found or parts
 
     def _one_of(self, parts: list[Form]) -> Form:
         """The values of exactly one of some forms."""
@@ -352,7 +365,7 @@ class Schemas:
         )
 
     def _of_value(self, part: Part, name: str, value: Any) -> Goal:
-        return self.goal(Part({"enum": [value]}, part.base, f"{part.place}.{name}", part.draft))
+        return self.goal(part.within({"enum": [value]}, name))
 
     def _numbers(self, part: Part, given: Mapping[str, Any]) -> Form:
         made = []
@@ -477,13 +490,9 @@ class Schemas:
 
     def _unevaluated(self, part: Part, given: Mapping[str, Any], form: Form) -> Form:
         """The form, where goals are given to what no other keyword has looked at."""
-        # Which alternatives hold of a value says what has been looked at.
-        if "unevaluatedProperties" in given and len(form.objects) > 1:
-            raise UnfollowedError("unevaluatedProperties beside alternatives")
-        if "unevaluatedItems" in given and (
-            len(form.arrays) > 1 or any(one.contains for one in form.arrays)
-        ):
-            raise UnfollowedError("unevaluatedItems beside alternatives or contains")
+        counted = part.draft >= 2020 and any(one.contains for one in form.arrays)
+        if "unevaluatedItems" in given and counted:
+            raise UnfollowedError("unevaluatedItems beside contains")
         arrays, objects = list(form.arrays), list(form.objects)
         if "unevaluatedProperties" in given:
             goal = self.goal(part.within(given["unevaluatedProperties"], "unevaluatedProperties"))

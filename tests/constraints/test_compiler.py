@@ -103,6 +103,7 @@ PYTHON = [
     *(r"(a(?=b)|b)*", r"(?i)aB", r"a$\n", r"(?m:a$\n^b)", "(?x) a b # c", r"[]a]+", r"[^]a]"),
     *(r"a{,2}", r"a{x}", r"(?P<n>a|b)c", r"(?:a(?!b(?!c)))?[abc]*", r"\Aa\Z", r"(?s:.)a", r".{2}"),
     *(r"\x61\u0062", r"a.*(?<!b)(bb)*?a", r"(?=.*b)(?=.*c)[abc]{2,4}", r"^a|b$", r"(^a|b)c$"),
+    *(r"(?!^a)[abc]+", r"a(?=\bb|c|b)[bc]", r"[abc]+(?<!b$)", r"(?=^a)[ab]+", r"[abc]+(?!\b)c"),
     *(r"a\Bb", r"[a-b-c]", r"a*?b+?", r"(|a)b", r"(?i:A(?-i:b))"),
 ]
 ECMA = [
@@ -383,6 +384,70 @@ TRAPS = [
         ["{}", '{"a": 1}'],
         ['{"b": 2}', '{"a": 1, "b": 2}'],
     ),
+    (
+        {
+            "type": "object",
+            "properties": {"a": {"const": 0}},
+            "anyOf": [
+                {"properties": {"b": {"const": 1}}, "required": ["b"]},
+                {"properties": {"c": {"const": 2}}, "required": ["c"]},
+            ],
+            "unevaluatedProperties": False,
+        },
+        ['{"a": 0, "b": 1}', '{"b": 1, "c": 2}', '{"c": 2}'],
+        ['{"a": 0}', '{"b": 1, "c": 3}', '{"b": 1, "d": 1}'],
+    ),
+    (
+        {
+            "type": "object",
+            "if": {"properties": {"a": {"const": 1}}, "required": ["a"]},
+            "unevaluatedProperties": False,
+        },
+        ['{"a": 1}', "{}"],
+        ['{"a": 2}', '{"b": 1}'],
+    ),
+    (
+        {
+            "type": "array",
+            "items": {"enum": [1, 2, 3]},
+            "allOf": [{"contains": {"const": 1}}, {"contains": {"const": 2}, "maxContains": 1}],
+            "maxItems": 4,
+        },
+        ["[1, 2]", "[3, 2, 1]", "[1, 1, 2]"],
+        ["[1]", "[2]", "[1, 2, 2]", "[]"],
+    ),
+    (
+        {
+            "type": "object",
+            "properties": {
+                "a": {
+                    "$schema": DRAFT_4,
+                    "type": "integer",
+                    "minimum": 1,
+                    "exclusiveMinimum": True,
+                }
+            },
+        },
+        ['{"a": 2}'],
+        ['{"a": 1}'],
+    ),
+    (
+        {
+            "$id": "https://example.org/words",
+            "$ref": "list",
+            "$defs": {
+                "word": {"$dynamicAnchor": "item", "type": "string"},
+                "list": {
+                    "$id": "list",
+                    "type": "array",
+                    "items": {"$dynamicRef": "#item"},
+                    "$defs": {"any": {"$dynamicAnchor": "item"}},
+                },
+            },
+        },
+        ['["a"]', "[]"],
+        ["[1]"],
+    ),
     ({"type": "string", "format": "date"}, ['"2024-02-29"'], ['"2023-02-29"', '"0000-01-01"']),
     ({"type": "string", "minLength": 2, "pattern": "^a*$"}, ['"aa"'], ['"a"']),
 ]
@@ -445,17 +510,36 @@ def test_strings_that_cannot_be_counted_are_shorter_with_a_warning(monkeypatch, 
 def test_white_space_and_open_objects_are_settings():
     schema = {"type": "object", "properties": {"a": {"const": [1, 2]}}, "required": ["a"]}
     texts = ['{"a":[1,2]}', '{"a": [1, 2]}', '{ "a" :[ 1,2 ] }']
-    for spaces, known in (("any", texts), ("none", texts[:1]), ("one", texts[1:2])):
+    texts.append(json.dumps({"a": [1, 2]}, indent=2))
+    indented = ("indent", texts[3:])
+    for spaces, known in (("any", texts[:3]), ("none", texts[:1]), ("one", texts[1:2]), indented):
         accepts = acceptor(schema, json_texts.Style(spaces))
         assert [text for text in texts if accepts(text)] == known
+    values = [[], {}, [[], {}, {"a": {"b": [[1], 2]}, "c": {}}], {"a": [1]}]
+    accepts = acceptor({"enum": values}, json_texts.Style("indent"))
+    assert all(accepts(json.dumps(value, indent=2)) for value in values)
+    unique = {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True}
+    accepts = acceptor(unique, json_texts.Style("indent"))
+    assert all(accepts(json.dumps(value, indent=2)) for value in ([], [2], [1, 2]))
+    with pytest.raises(ValueError, match="spaces: expected any, none or one for values that are"):
+        constraints.json_schema({}, ByteTokenizer(), spaces="indent", max_depth=2)
     rest = {**schema, "additionalProperties": {"type": "null"}}
     assert acceptor(rest)('{"a": [1, 2], "b": null}')
     open_ = json_texts.Style(open_objects=True)
     parts, _ = json_texts.automata_of(schema, "schema", 2, open_)
     assert len(parts) == 2
     assert len(json_texts.automata_of(schema, "schema", 2, json_texts.Style())[0]) == 1
-    with pytest.raises(ValueError, match="spaces: expected one of any, none, one, got 'two'"):
+    with pytest.raises(ValueError, match="spaces: expected one of any, none, one, indent, got"):
         constraints.json_schema(schema, ByteTokenizer(), spaces="two")
+
+
+def test_items_that_are_counted_may_nest():
+    tree = {"type": "array", "items": {"$ref": "#/$defs/tree"}}
+    schema = {"$defs": {"tree": tree}, **tree, "contains": {"const": []}, "maxContains": 1}
+    parts, places = json_texts.automata_of(schema, "schema", 4, json_texts.Style())
+    accepts = definitions.network_of(parts, places, 4, "schema").accepts
+    assert all(map(accepts, (b"[[]]", b"[[[]], []]", b"[[], [[]]]")))
+    assert not any(map(accepts, (b"[]", b"[[], []]", b"[[[]]]")))
 
 
 def test_properties_may_be_in_any_order():
