@@ -131,7 +131,9 @@ NOT_TAKEN = {
     "skip_special_tokens": "texts have no special tokens, and the tokens of a Completion have them",
     "stream": "stream_text(model, tokenizer, texts).print() gives texts as they grow",
     "streamer": "stream_text(...).print() or .to(streamer) gives texts as they grow",
-    "tools": "tokenizer.apply_chat_template(messages, tools=...) makes a prompt with tools",
+    "tool_choice": "generate has it, beside tools",
+    "tools": "generate keeps answers to their calls, and tokenizer.apply_chat_template(messages, "
+    "tools=...) makes a prompt with them",
     "trust_remote_code": "no code of a checkpoint is ever run",
 }
 """Names of other calls or libraries that nothing here takes, and what to do instead."""

@@ -70,6 +70,7 @@ SKETCHES = {
     ("docs/model_methods.md", "class LanguageModel("),
     ("docs/t5x.md", "import seqio"),  # a module, which tests/t5x/test_gin.py runs
     ("docs/design.md", "init(model, prompt, key) -> state"),
+    ("docs/chat.md", "parameters ="),  # tests/constraints/test_constrained_texts.py has calls
     ("CONTRIBUTING.md", "decoding_jax/\n"),
 }
 RUN = [

@@ -385,8 +385,20 @@ def _of_pattern(pattern: str, name: str) -> Automaton:
 _VOCABULARIES: dict[int, tuple[weakref.ref[Any], dict[Any, Vocabulary]]] = {}  # by identity
 
 
-def vocabulary_of(tokenizer: Tokenizer, vocab_size: int | None) -> Vocabulary:
-    """The texts of the tokens, which are read once for each tokenizer."""
+def byte_of_mark(index: int) -> bytes:
+    """The text of a special token: a byte that no character has."""
+    return bytes([255 - index])
+
+
+def vocabulary_of(
+    tokenizer: Tokenizer, vocab_size: int | None, marks: tuple[int, ...] = ()
+) -> Vocabulary:
+    """The texts of the tokens, which are read once for each tokenizer.
+
+    Args:
+      tokenizer, vocab_size: as for ``regex``.
+      marks: special tokens that texts may have, whose texts are those of ``byte_of_mark``.
+    """
     place = id(tokenizer)
     refers, known = _VOCABULARIES.get(place, (None, {}))
     if refers is None or refers() is not tokenizer:
@@ -397,14 +409,21 @@ def vocabulary_of(tokenizer: Tokenizer, vocab_size: int | None) -> Vocabulary:
             pass
         else:
             _VOCABULARIES[place] = gone, known
-    key = vocab_size, tuple(getattr(tokenizer, "eos_ids", ()))
+    key = vocab_size, tuple(getattr(tokenizer, "eos_ids", ())), marks
     if key not in known:
         size = getattr(tokenizer, "vocab_size", None) if vocab_size is None else vocab_size
         if size is None:
             expected = "the number of tokens, for a tokenizer without vocab_size"
             raise fields.error("vocab_size", expected, None)
         size = fields.as_count("vocab_size", size)
-        known[key] = Vocabulary(texts_of("constraints", tokenizer, size), tokenizer.eos_ids)
+        made = Vocabulary(texts_of("constraints", tokenizer, size), tokenizer.eos_ids)
+        of_marks = [byte_of_mark(i) for i in range(len(marks))]
+        for added in (made.begun, made.first) if marks else ():
+            # Other tokens with these bytes are in no text.
+            added[:] = [b"" if any(map(one.__contains__, of_marks)) else one for one in added]
+            for token, byte in zip(marks, of_marks, strict=True):
+                added[token] = byte
+        known[key] = made
     return known[key]
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from decoding_jax import fields
+from decoding_jax.constraints import tool_calls
 from decoding_jax.constraints.made import json_schema
-from decoding_jax.text.response_formats import ResponseFormat, made_by
+from decoding_jax.text.response_formats import MAX_DEPTH, ResponseFormat, Tools, made_by
 from decoding_jax.text.tokenizers import Tokenizer
-
-MAX_DEPTH = 8
-"""How many values of one schema may be within each other."""
 
 _EXPECTED = (
     'a class of pydantic, a JSON Schema, or a dict of the "type" json_schema, json_object or text'
@@ -27,7 +25,7 @@ def response_format(asked: Any, tokenizer: Tokenizer, vocab_size: int) -> Respon
       asked: a class with ``model_json_schema`` and ``model_validate_json``, such as those of
         pydantic; a JSON Schema as a dict; or, as clients of chat services write it,
         ``{"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}``,
-        ``{"type": "json_object"}`` or ``{"type": "text"}``.
+        ``{"type": "json_object"}`` or ``{"type": "text"}``; or ``Tools``.
       tokenizer, vocab_size: as for ``json_schema``.
 
     Raises:
@@ -40,6 +38,8 @@ def response_format(asked: Any, tokenizer: Tokenizer, vocab_size: int) -> Respon
       >>> made.parsed("12")
       12
     """
+    if isinstance(asked, Tools):
+        return tool_calls.response_format(asked, tokenizer, vocab_size)
     if isinstance(asked, type) and hasattr(asked, "model_validate_json"):
         return ResponseFormat(_constraint(asked, tokenizer, vocab_size), _reader(asked))
     if not isinstance(asked, Mapping):
@@ -58,8 +58,8 @@ def response_format(asked: Any, tokenizer: Tokenizer, vocab_size: int) -> Respon
     if others := sorted(asked.keys() - known, key=str):
         raise fields.error("response_format", f"nothing beside {', '.join(sorted(known))}", others)
     if schema is None:
-        return ResponseFormat(None, lambda text: None)
-    return ResponseFormat(_constraint(schema, tokenizer, vocab_size), json.loads)
+        return ResponseFormat(None, lambda text, tokens=(): None)
+    return ResponseFormat(_constraint(schema, tokenizer, vocab_size), _value)
 
 
 def _inner(asked: Any) -> Any:
@@ -76,8 +76,12 @@ def _constraint(schema: Any, tokenizer: Tokenizer, vocab_size: int) -> Any:
     return json_schema(schema, tokenizer, max_depth=MAX_DEPTH, vocab_size=vocab_size)
 
 
+def _value(text: str, tokens: Sequence[int] = ()) -> Any:
+    return json.loads(text)
+
+
 def _reader(kind: Any) -> Any:
-    def parsed(text: str) -> Any:
+    def parsed(text: str, tokens: Sequence[int] = ()) -> Any:
         try:
             return kind.model_validate_json(text)
         except ValueError:  # A validator that the schema does not tell of.

@@ -220,7 +220,7 @@ class ItemDecoder:
             for m, of_input in zip(members, made, strict=True):
                 place, number, _, num_cut = inputs[m]
                 if settings.json_schema is not None or items[place].json_schema is not None:
-                    parse_texts(of_input, self._tokenizer, json.loads)
+                    parse_texts(of_input, self._tokenizer, lambda text, _: json.loads(text))
                 record = records.decoded(
                     number,
                     items[place].inputs,

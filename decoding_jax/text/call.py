@@ -60,8 +60,8 @@ class TextCall:
       caller: ``"generate"`` or ``"stream"``.
       counts: its ``batch_size`` or ``chunk``, by name.
       model, tokenizer, texts, strategy, key, drafter, max_new_tokens, stop, stop_strings, max_time,
-        config, response_format, with_scores, share_prefix, truncate, **settings: as for
-        ``generate``.
+        config, response_format, tools, tool_choice, with_scores, share_prefix, truncate,
+        **settings: as for ``generate``.
 
     Attributes:
       call: the model, with the prefix that the texts share where that is wanted; the strategy, with
@@ -96,6 +96,8 @@ class TextCall:
         max_time: float | None = None,
         config: generation_config.GenerationConfig | None = None,
         response_format: Any = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
         with_scores: bool | int = False,
         share_prefix: bool = False,
         truncate: bool = False,
@@ -116,16 +118,18 @@ class TextCall:
             given |= {"stop_strings": stop_strings, "max_time": max_time}
             parameters = chooser.parameters(key, given)
             asked = parameters.limits
-        ids = inputs.fitted(model, tokenizer, texts, asked, truncate=truncate)
+        size = inputs.vocabulary_size(model)
+        self.format = response_formats.of(response_format, tokenizer, size, tools, tool_choice)
+        ids = inputs.fitted(model, tokenizer, texts, asked, tools, truncate=truncate)
         if chooser is not None:
             call = parameters.call(
                 model, tokenizer.eos_ids, [len(row) for row in ids], key=key, drafter=drafter
             )
             check(call)
-        size = inputs.vocabulary_size(model)
-        self.format = made = response_formats.of(response_format, tokenizer, size)
+        made = self.format
         if made is not None and made.constraint is not None:
-            kept = forms.constrained(call.strategy, "response_format", made.constraint)
+            name = "response_format" if tools is None else "tools"
+            kept = forms.constrained(call.strategy, name, made.constraint)
             call = dataclasses.replace(call, strategy=kept)
         # Check: the texts beside the model and the limits.
         self.num_alternatives = number_of_alternatives(with_scores, model)

@@ -35,7 +35,8 @@ class Completion(NamedTuple):
       scores: with ``with_scores``, the scores of each token, NumPy arrays ``[L]`` and ``[L, n]``.
       sample_log_prob: with ``with_sample_log_prob``, a setting of samplers, the log-probability of
         each token under the distribution that it was drawn from, a NumPy array ``[L]``.
-      parsed: with ``response_format``, the value of a text that an end token ended; otherwise None.
+      parsed: with ``response_format`` or ``tools``, the value of a text that an end token ended;
+        otherwise None.
     """
 
     text: str
@@ -102,11 +103,13 @@ class NoCompletion(list[Completion]):
         self.reason = reason
 
 
-def parse_texts(made: list[Completion], tokenizer: Tokenizer, read: Callable[[str], Any]) -> None:
+def parse_texts(
+    made: list[Completion], tokenizer: Tokenizer, read: Callable[[str, Sequence[int]], Any]
+) -> None:
     """Gives completions their ``parsed``, where an end token of the tokenizer ended the text."""
     for i, one in enumerate(made):
         if one.tokens and one.tokens[-1] in tokenizer.eos_ids:
-            made[i] = one._replace(parsed=read(one.text))
+            made[i] = one._replace(parsed=read(one.text, one.tokens))
 
 
 def context_of(model: Any, ids: Sequence[Sequence[int]]) -> Sequence[Sequence[int]] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tqdm import tqdm
@@ -42,6 +42,8 @@ def generate(
     max_time: float | None = None,
     config: GenerationConfig | None = None,
     response_format: Any = None,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    tool_choice: str | Mapping[str, Any] | None = None,
     with_scores: bool | int = False,
     share_prefix: bool = False,
     truncate: bool = False,
@@ -94,6 +96,14 @@ def generate(
         ``{"type": "json_object"}``. Texts are kept to it by ``constraints.json_schema``, with
         values of at most 8 levels, before ``transform``. Completions have the value as ``parsed``:
         an object of the class, or what ``json.loads`` gives.
+      tools: functions that an answer may call, each ``{"type": "function", "function": {"name":
+        ..., "parameters": SCHEMA}}``. Conversations have them by the chat template, and texts that
+        begin a call in its format are calls of these functions, whose arguments follow their
+        schemas. ``parsed`` is then a list of ``{"name": ..., "arguments": ...}``, or None for an
+        answer without calls.
+      tool_choice: ``"auto"``, the default, where the model chooses whether it calls; ``"required"``
+        for calls alone; ``"none"``; or one function, ``{"type": "function", "function": {"name":
+        ...}}``.
       with_scores: whether completions have the ``scores`` of their tokens: the log-probability of
         each, the entropy of the distribution that it is from, and the five most probable tokens of
         that distribution. A number asks for so many of these tokens instead of five. All scores are
@@ -149,6 +159,8 @@ def generate(
         max_time=max_time,
         config=config,
         response_format=response_format,
+        tools=tools,
+        tool_choice=tool_choice,
         with_scores=with_scores,
         share_prefix=share_prefix,
         truncate=truncate,

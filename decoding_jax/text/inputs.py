@@ -142,16 +142,18 @@ def unicode_fault(text: str) -> str | None:
 
 
 def encode_texts(
-    tokenizer: Tokenizer, texts: Sequence[str | Conversation], model: Any
+    tokenizer: Tokenizer, texts: Sequence[str | Conversation], model: Any, tools: Any = None
 ) -> list[list[int]]:
     """The tokens of every text, or of every conversation and the beginning of its next message.
+
+    Conversations have the tools, if there are any.
 
     An empty text is a prompt for a decoder-only model if the tokenizer adds a token to it.
 
     Raises:
       ValueError: for a text without a token, and for an empty input of an encoder-decoder.
     """
-    ids = [_encoded(tokenizer, text, i) for i, text in enumerate(texts)]
+    ids = [_encoded(tokenizer, text, i, tools) for i, text in enumerate(texts)]
     for i, (text, row) in enumerate(zip(texts, ids, strict=True)):
         empty = isinstance(text, str) and not text.strip()
         if not row or (isinstance(model, EncoderDecoder) and empty):
@@ -159,7 +161,7 @@ def encode_texts(
     return ids
 
 
-def _encoded(tokenizer: Any, text: str | Conversation, index: int) -> list[int]:
+def _encoded(tokenizer: Any, text: str | Conversation, index: int, tools: Any) -> list[int]:
     if isinstance(text, str):
         return tokenizer.encode(text)
     if not hasattr(tokenizer, "apply_chat_template"):
@@ -167,7 +169,8 @@ def _encoded(tokenizer: Any, text: str | Conversation, index: int) -> list[int]:
             f"texts: expected strings with a {type(tokenizer).__name__}, which has no template for "
             f"messages, got a conversation at index {index}"
         )
-    return tokenizer.apply_chat_template(text, add_generation_prompt=True)
+    given = {} if tools is None else {"tools": tools}
+    return tokenizer.apply_chat_template(text, add_generation_prompt=True, **given)
 
 
 def check_tokens(model: Any, ids: Sequence[Sequence[int]]) -> None:
@@ -221,13 +224,14 @@ def fitted(
     tokenizer: Tokenizer,
     texts: Sequence[str | Conversation],
     limits: Limits,
+    tools: Any = None,
     *,
     truncate: bool,
 ) -> list[list[int]]:
     """The tokens of texts, each of which fits into the model.
 
     Args:
-      model, tokenizer, texts: as for ``generate``.
+      model, tokenizer, texts, tools: as for ``generate``.
       limits: the limits of the call.
       truncate: whether to cut texts that are too long. These then leave positions for the limit
         that was named; or else for the default, but at most for half of the positions.
@@ -236,7 +240,7 @@ def fitted(
       ValueError: as ``encode_texts``, and for a text with more tokens than the model has positions,
         unless it is cut.
     """
-    ids = encode_texts(tokenizer, texts, model)
+    ids = encode_texts(tokenizer, texts, model, tools)
     size = input_positions(model)
     if size is None:
         return ids

@@ -1,4 +1,4 @@
-"""What answers look like: ``response_format`` of a call, made by the layer above.
+"""What answers look like: ``response_format`` and ``tools`` of a call, made by the layer above.
 
 Schemas become constraints by ``decoding_jax.constraints``, which is built on this package, and says
 here how a format is made.
@@ -6,11 +6,29 @@ here how a format is made.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from decoding_jax import fields
 from decoding_jax.base import Transform
 from decoding_jax.text.tokenizers import Tokenizer
+
+MAX_DEPTH = 8
+"""How many values of one schema may be within each other."""
+
+
+class Tools(NamedTuple):
+    """Functions that an answer may call.
+
+    Attributes:
+      tools: as clients of chat services write them, each
+        ``{"type": "function", "function": {"name": ..., "parameters": SCHEMA}}``.
+      choice: ``"auto"``, ``"required"``, ``"none"``, or one of the functions, as
+        ``{"type": "function", "function": {"name": ...}}``.
+    """
+
+    tools: Any
+    choice: Any
 
 
 class ResponseFormat(NamedTuple):
@@ -18,15 +36,16 @@ class ResponseFormat(NamedTuple):
 
     Attributes:
       constraint: keeps every text to it; None for any text.
-      parsed: the value of a whole text, or None where a class refuses it.
+      parsed: the value of a whole text and its tokens, or None where a class refuses it or an
+        answer calls nothing.
     """
 
     constraint: Transform | None
-    parsed: Callable[[str], Any]
+    parsed: Callable[[str, Sequence[int]], Any]
 
 
 Maker = Callable[[Any, Tokenizer, int], ResponseFormat]
-"""A function of a ``response_format``, a tokenizer and the number of tokens."""
+"""A function of a ``response_format`` or ``Tools``, a tokenizer and the number of tokens."""
 
 _MAKERS: list[Maker] = []
 
@@ -37,6 +56,24 @@ def made_by(maker: Maker) -> Maker:
     return maker
 
 
-def of(asked: Any, tokenizer: Tokenizer, vocab_size: int) -> ResponseFormat | None:
-    """The format of a call, or None for one without any."""
+def of(
+    asked: Any, tokenizer: Tokenizer, vocab_size: int, tools: Any = None, choice: Any = None
+) -> ResponseFormat | None:
+    """The format of a call, or None for one without any.
+
+    Args:
+      asked: its ``response_format``.
+      tokenizer, vocab_size: those of its model.
+      tools, choice: those of ``Tools``, or None; ``"auto"`` is then the choice.
+
+    Raises:
+      ValueError: in one line, for tools beside another format, a choice without tools, and for a
+        format that cannot be made.
+    """
+    if tools is None and choice is not None:
+        raise fields.error("tool_choice", "None without tools", choice)
+    if tools is not None:
+        if asked is not None:
+            raise fields.error("response_format", "None beside tools", asked)
+        asked = Tools(tools, "auto" if choice is None else choice)
     return None if asked is None else _MAKERS[-1](asked, tokenizer, vocab_size)

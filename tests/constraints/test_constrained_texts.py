@@ -22,7 +22,7 @@ from decoding_jax.models import GPT2, GPT2Config
 from decoding_jax.shell import command
 from decoding_jax.strategies.speculative.drafters.base import Path as TextsBefore
 from decoding_jax.testing import TableLM, chi_square, log_probs
-from decoding_jax.text import ByteTokenizer, response_formats
+from decoding_jax.text import ByteTokenizer, chat, response_formats
 from decoding_jax.text.stop_strings import check_constraint
 
 # Seven texts, among them an empty one and parts of "é"; token 7 ends a text.
@@ -426,6 +426,140 @@ def test_response_formats_are_those_of_clients():
     ):
         with pytest.raises(ValueError, match=words):
             response_formats.of(bad, TEXTS, 259)
+
+
+def template(call, between, *, begin="", end=""):
+    """A chat template that writes calls; ``call`` is the name of their arguments."""
+    return (
+        (
+            "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}"
+            "{{ '<' + m.role + '>' + m.content }}{% for c in m.tool_calls or [] %}"
+            "{% if loop.first %}{{ BEGIN }}{% else %}{{ BETWEEN }}{% endif %}"
+            '{{ \'{"name": "\' + c.function.name + \'", "KEY": \' }}'
+            "{{ c.function.arguments | tojson }}}{% if loop.last %}{{ END }}{% endif %}"
+            "{% endfor %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+        )
+        .replace("KEY", call)
+        .replace("BEGIN", repr(begin))
+        .replace("END", repr(end))
+        .replace("BETWEEN", repr(between))
+    )
+
+
+TEMPLATES = {
+    "Qwen": template(
+        "arguments",
+        "\n</tool_call>\n<tool_call>\n",
+        begin="<tool_call>\n",
+        end="\n</tool_call>",
+    ),
+    "Llama": template("parameters", ", "),
+    "Mistral": template("arguments", ", ", begin="[TOOL_CALLS] [", end="]"),
+}
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "look",
+            "parameters": {
+                "type": "object",
+                "properties": {"n": {"$ref": "#/$defs/n"}},
+                "required": ["n"],
+                "$defs": {"n": {"type": "integer", "minimum": 0, "maximum": 99}},
+            },
+        },
+    },
+    {"type": "function", "function": {"name": "stop"}},
+]
+LOOK, STOP = {"name": "look", "arguments": {"n": 7}}, {"name": "stop", "arguments": {}}
+FIRST, SECOND = '{"name": "look", "arguments": {"n": 7}}', '{"name": "stop", "arguments": {}}'
+
+
+def caller(family, marks=()):
+    """A tokenizer of bytes and some special tokens, with the template of a family."""
+    made = ByteTokenizer()
+    made.library.add_special_tokens(list(marks))
+    made.chat = chat.ChatTemplate({"default": TEMPLATES[family]})
+    return made
+
+
+@pytest.mark.parametrize("is_special", [False, True])
+@pytest.mark.parametrize("family", TEMPLATES)
+def test_calls_of_tools_are_written_as_the_template_does(family, is_special):
+    mark = {"Qwen": "<tool_call>", "Mistral": "[TOOL_CALLS]", "Llama": "<call>"}[family]
+    tokenizer = caller(family, [mark] if is_special else [])
+    size = tokenizer.vocab_size
+    texts = {
+        "Qwen": [
+            f"<tool_call>\n{FIRST}\n</tool_call>",
+            f"<tool_call>\n{FIRST}\n</tool_call>\n<tool_call>\n{SECOND}\n</tool_call>",
+        ],
+        "Llama": [FIRST.replace("arguments", "parameters")],
+        "Mistral": [f"[TOOL_CALLS] [{FIRST}]", f"[TOOL_CALLS] [{FIRST}, {SECOND}]"],
+    }[family]
+    bad = [texts[0].replace("7", "700"), texts[0].replace("look", "lock"), texts[0][:-1]]
+    for choice in ("auto", "required", "none"):
+        made = response_formats.of(None, tokenizer, size, TOOLS, choice)
+        table, token_class = languages.tables(made.constraint)
+
+        def allows(ids, made=made, table=table, token_class=token_class):
+            state = int(made.constraint.start)
+            for token in (*ids, 1):
+                state = table[state, token_class[token]] if state >= 0 else -1
+            return state >= 0
+
+        calls = [[LOOK], [LOOK, STOP]][: len(texts)]
+        for text, known in zip(texts, calls, strict=True):
+            ids = tokenizer.pieces(text)
+            assert allows(ids) == (choice != "none")
+            if is_special and family != "Llama":
+                assert len(ids) < len(text)
+                spelt = [byte + 3 for byte in text.encode()]
+                assert allows(spelt) == (choice != "required")
+                assert made.parsed(text, spelt) is None
+            assert made.parsed(tokenizer.decode(ids), ids) == known
+        assert not any(allows(tokenizer.pieces(text)) for text in bad)
+        ids = tokenizer.pieces(f"First.\n{texts[0]}")
+        assert allows(ids) == (choice != "none" and family != "Llama")
+        assert allows(tokenizer.pieces("No, é.")) == (choice != "required")
+        assert made.parsed("No, é.", ()) is None
+
+
+def test_answers_call_tools():
+    """A random network, which is shown the tools, calls them and says nothing else."""
+    tokenizer = caller("Llama")
+    model = TableLM.random(jax.random.key(0), 259)
+    rows = decoding_jax.generate(
+        *(model, tokenizer, [[{"role": "user", "content": "x"}]]),
+        strategy="sample",
+        num_samples=4,
+        key=jax.random.key(1),
+        tools=TOOLS,
+        tool_choice="required",
+        max_new_tokens=64,
+    )
+    for one in rows[0]:
+        [call] = one.parsed
+        assert call["name"] == "stop" or 0 <= call["arguments"]["n"] <= 99
+    for given, words in (
+        ({"tools": []}, "tools: expected a list of"),
+        ({"tools": [TOOLS[0]["function"]]}, r"tools\[0\]: expected a list of"),
+        (
+            {"tools": TOOLS[:1] * 2},
+            r"tools\[1\]: expected functions of different names, got 'look'",
+        ),
+        ({"tools": TOOLS, "tool_choice": "all"}, "tool_choice: expected auto, required, none, or"),
+        (
+            {"tools": TOOLS, "response_format": PERSON},
+            "response_format: expected None beside tools",
+        ),
+        ({"tool_choice": "auto"}, "tool_choice: expected None without tools, got 'auto'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            decoding_jax.generate(model, tokenizer, ["x"], **given)
+    tokenizer.chat = chat.ChatTemplate({"default": TEMPLATES["Llama"].replace("name", "function")})
+    with pytest.raises(ValueError, match="tools: expected a template that writes calls as that of"):
+        decoding_jax.generate(model, tokenizer, ["x"], tools=TOOLS)
 
 
 def test_a_constraint_needs_a_strategy_with_a_transform():
