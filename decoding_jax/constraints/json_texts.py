@@ -62,7 +62,8 @@ class Style:
 
     Attributes:
       spaces: one of ``SPACES``.
-      open_objects: whether objects may have properties of which the schema says nothing.
+      open_objects: whether objects may have properties of which the schema says nothing, and
+        values any type where it gives none.
       any_order: properties of objects of at most so many named ones may be in any order.
       any_escapes: whether characters may be escaped that need not be.
     """
@@ -184,7 +185,8 @@ class _Writer:
     def _form(self, goal: Goal) -> Form:
         """The values of a goal that are written.
 
-        Where a schema gives no type, they are those of the types that it says something about.
+        Where a schema gives no type, they are those of the types that it says something about,
+        unless all that it allows may be written.
         """
         form = self._with_named(goal, self.schemas.form(goal))
         kinds: dict[str, Any] = {
@@ -196,7 +198,8 @@ class _Writer:
         of_any_type = form.null and len(form.booleans) == 2
         of_any_type &= all(getattr(form, kind) != none for kind, (none, _) in kinds.items())
         idle = {kind: none for kind, (none, whole) in kinds.items() if getattr(form, kind) == whole}
-        if of_any_type and len(idle) < len(kinds):
+        is_open = self._style.open_objects and self._max_depth is not None
+        if of_any_type and len(idle) < len(kinds) and not is_open:
             return dataclasses.replace(form, null=False, booleans=frozenset(), **idle)
         return form
 

@@ -100,10 +100,10 @@ def json_schema(
       max_depth: for a schema that refers to itself, how many of its values may be open at once, the
         outermost one included: a tree of nodes has at most so many levels. With it, ``{}`` and
         items and properties without a schema are values of any type, of at most so many levels.
-      spaces: ``"any"`` for at most one space between the parts of a text, ``"none"``, or ``"one"``
-        for those of ``json.dumps``.
+      spaces: ``"any"`` for at most one space between the parts of a text, ``"none"``, ``"one"`` for
+        those of ``json.dumps``, or ``"indent"`` for those and the lines that ``indent=2`` gives.
       open_objects: whether objects may have properties of which the schema says nothing, and which
-        it does not forbid.
+        it does not forbid; with ``max_depth``, values may also be of any type where it gives none.
       any_order: properties of an object of at most so many named ones may be in any order; with n
         of them, it has 2^n times as many states, so that a few are enough.
       any_escapes: whether characters of strings may be escaped that need not be, as ``json.dumps``

@@ -529,6 +529,12 @@ def test_white_space_and_open_objects_are_settings():
     parts, _ = json_texts.automata_of(schema, "schema", 2, open_)
     assert len(parts) == 2
     assert len(json_texts.automata_of(schema, "schema", 2, json_texts.Style())[0]) == 1
+    small = {"maxLength": 1}
+    for style, known in ((json_texts.Style(), False), (open_, True)):
+        accepts = definitions.network_of(
+            *json_texts.automata_of(small, "schema", 2, style), 2, "schema"
+        ).accepts
+        assert [accepts(text) for text in (b'"a"', b'"ab"', b"[12]")] == [True, False, known]
     with pytest.raises(ValueError, match="spaces: expected one of any, none, one, indent, got"):
         constraints.json_schema(schema, ByteTokenizer(), spaces="two")
 
