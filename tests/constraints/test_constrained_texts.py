@@ -22,7 +22,7 @@ from decoding_jax.models import GPT2, GPT2Config
 from decoding_jax.shell import command
 from decoding_jax.strategies.speculative.drafters.base import Path as TextsBefore
 from decoding_jax.testing import TableLM, chi_square, log_probs
-from decoding_jax.text import ByteTokenizer, chat, response_formats
+from decoding_jax.text import ByteTokenizer, chat, inputs, response_formats
 from decoding_jax.text.stop_strings import check_constraint
 
 # Seven texts, among them an empty one and parts of "é"; token 7 ends a text.
@@ -520,17 +520,16 @@ def test_calls_of_tools_are_written_as_the_template_does(family, is_special):
             assert made.parsed(tokenizer.decode(ids), ids) == known
         assert not any(allows(tokenizer.pieces(text)) for text in bad)
         ids = tokenizer.pieces(f"First.\n{texts[0]}")
-        assert allows(ids) == (choice != "none" and family != "Llama")
+        assert allows(ids) == (choice != "required" if family == "Llama" else choice == "auto")
         assert allows(tokenizer.pieces("No, é.")) == (choice != "required")
         assert made.parsed("No, é.", ()) is None
 
 
+@pytest.mark.exhaustive
 def test_answers_call_tools():
-    """A random network, which is shown the tools, calls them and says nothing else."""
-    tokenizer = caller("Llama")
-    model = TableLM.random(jax.random.key(0), 259)
+    """A random network calls them and says nothing else."""
     rows = decoding_jax.generate(
-        *(model, tokenizer, [[{"role": "user", "content": "x"}]]),
+        *(networks()["random"][0], caller("Llama"), ["x"]),
         strategy="sample",
         num_samples=4,
         key=jax.random.key(1),
@@ -541,6 +540,13 @@ def test_answers_call_tools():
     for one in rows[0]:
         [call] = one.parsed
         assert call["name"] == "stop" or 0 <= call["arguments"]["n"] <= 99
+
+
+def test_conversations_have_tools_and_wrong_ones_get_one_line():
+    model, tokenizer = networks()["random"][0], caller("Llama")
+    messages = [{"role": "user", "content": "x"}]
+    [ids] = inputs.encode_texts(tokenizer, [messages], model, TOOLS)
+    assert tokenizer.decode(ids) == f"{json.dumps(TOOLS)}<user>x<assistant>"
     for given, words in (
         ({"tools": []}, "tools: expected a list of"),
         ({"tools": [TOOLS[0]["function"]]}, r"tools\[0\]: expected a list of"),
