@@ -20,6 +20,7 @@ from decoding_jax.constraints.expressions import Compiled, Expression, Net, comp
 from decoding_jax.text.response_formats import MAX_DEPTH, ResponseFormat, Tools
 from decoding_jax.text.stop_strings import texts_of
 from decoding_jax.text.tokenizers import Tokenizer
+from decoding_jax.text.warn import warn
 
 
 class Format(NamedTuple):
@@ -89,15 +90,21 @@ def response_format(asked: Tools, tokenizer: Tokenizer, vocab_size: int) -> Resp
     vocabulary = made.vocabulary_of(tokenizer, vocab_size, tuple(marks))
     schema = _schema(functions, format_.key)
 
-    def make() -> Any:
+    def make() -> kept.Made:
         style = json_texts.Style(spaces="one")
         [call, *others], places = json_texts.automata_of(schema, "tools", MAX_DEPTH, style)
         encoded = functools.partial(_encoded, marks=tuple(marks.values()))
+        assert isinstance(call, Automaton)  # The first one is the schema's.
         whole = _texts(call, format_, encoded, choice, is_token=own is not None)
         network = definitions.network_of([whole, *others], places, MAX_DEPTH, "tools")
-        return made.over_network(network, vocabulary, "tools", asked.tools)
+        found = made.over_network(network, vocabulary, "tools", asked.tools)
+        return found, None if isinstance(network, Automaton) else network.shortened
 
-    constraint = kept.kept([schema, format_, choice, sorted(marks.items())], vocabulary, make)
+    constraint, words = kept.kept(
+        [schema, format_, choice, sorted(marks.items())], vocabulary, make
+    )
+    if words is not None:
+        warn(words)
 
     def parsed(answer: str, tokens: Sequence[int] = ()) -> Any:
         if own is not None:
