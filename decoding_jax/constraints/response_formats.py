@@ -58,7 +58,7 @@ def response_format(asked: Any, tokenizer: Tokenizer, vocab_size: int) -> Respon
     if others := sorted(asked.keys() - known, key=str):
         raise fields.error("response_format", f"nothing beside {', '.join(sorted(known))}", others)
     if schema is None:
-        return ResponseFormat(None, lambda text, tokens=(): None)
+        return ResponseFormat(None, _nothing)
     return ResponseFormat(_constraint(schema, tokenizer, vocab_size), _value)
 
 
@@ -74,6 +74,10 @@ def _inner(asked: Any) -> Any:
 
 def _constraint(schema: Any, tokenizer: Tokenizer, vocab_size: int) -> Any:
     return json_schema(schema, tokenizer, max_depth=MAX_DEPTH, vocab_size=vocab_size)
+
+
+def _nothing(text: str, tokens: Sequence[int] = ()) -> None:
+    return None
 
 
 def _value(text: str, tokens: Sequence[int] = ()) -> Any:
