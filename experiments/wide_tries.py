@@ -6,7 +6,7 @@ process, medians), and compiled for a TPU without one, of which the bytes in HBM
 the extra ``tpu``). Beside it is the mask of a trie whose nodes all are searched. STATIC
 (arXiv:2602.22647) publishes 0.033 ms a step on a TPU.
 
-    python -m experiments.wide_tries [--sequences 10000000]
+    python -m experiments.wide_tries --out docs/measured
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,6 +26,7 @@ import numpy as np
 from decoding_jax.base import CarriedStates, Prefix
 from decoding_jax.transforms import Trie, prefix_allowed_tokens
 from experiments import quick
+from experiments.results import write_json
 from experiments.tpu_ledger import program, topology, traffic
 
 LENGTH, VOCAB, ROWS, BEAMS = 8, 2048, 2, 70
@@ -80,6 +82,7 @@ def tpu_bytes(transform: Any, logits: jax.Array, prefix: Prefix) -> float:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder for the JSON")
     parser.add_argument("--sequences", type=int, default=10_000_000)
     parser.add_argument("--repeats", type=int, default=51)
     parser.add_argument("--lengths", type=int, nargs="+", default=[0, 1, 2, 4, 7])
@@ -91,6 +94,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     trie = Trie.from_sequences(sequences.astype(np.int32))
     seconds = time.process_time() - start
     megabytes = sum(np.asarray(x).nbytes for x in jax.tree.leaves(trie)) / 1e6
+    found: dict[str, Any] = {
+        "sequences": args.sequences,
+        "nodes": len(trie.token),
+        "nodes with bits": len(trie.bits),
+        "megabytes": megabytes,
+        "seconds": seconds,
+        "steps": [],
+    }
     print(f"{len(trie.token):,} nodes, {len(trie.bits):,} with rows of bits, {megabytes:,.1f} MB")
     print(f"made in {seconds:.1f} s")
     kinds = {"rows of bits": trie, "all searched": searched(trie)}
@@ -101,7 +112,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             given = arguments(transform, sequences.astype(np.int32), length)
             moved = tpu_bytes(transform, *given) / 1e3 if args.tpu else float("nan")
             ms = cpu_ms(transform, *given, args.repeats)
+            row = {"kind": kind, "tokens": length, "cpu_ms": ms}
+            found["steps"] += [{**row, "tpu_kb": moved} if args.tpu else row]
             print(f"{kind:<14}  {length:>6}  {ms:>7.3f}  {moved:>7.1f}", flush=True)
+    write_json(args.out / "wide_tries.json", found)
 
 
 if __name__ == "__main__":
