@@ -199,9 +199,8 @@ def test_llama_config_refuses(change: dict[str, Any], message: str) -> None:
 def test_other_configs_refuse() -> None:
     with pytest.raises(ValueError, match=r"^num_heads: expected a divisor of emb_dim = 32, got 5$"):
         GPT2Config(VOCAB, WIDTH, num_heads=5, mlp_dim=4, num_layers=1)
-    with pytest.raises(
-        ValueError, match=r"^kind: expected 'linear', 'llama3', 'longrope', 'yarn', got 'ntk'$"
-    ):
+    kinds = "'dynamic', 'linear', 'llama3', 'longrope', 'yarn'"
+    with pytest.raises(ValueError, match=rf"^kind: expected {kinds}, got 'ntk'$"):
         RopeScaling("ntk", 2.0)
     with pytest.raises(ValueError, match=r"^factor: expected 1 and above, got 0.5$"):
         RopeScaling("linear", 0.5)
