@@ -154,6 +154,63 @@ def equal_bits() -> str:
     )
 
 
+def suites() -> str:
+    """How many schemas of each suite compile, and what they accept."""
+    names = {
+        "maskbench": "MaskBench",
+        "draft2020-12": "JSON-Schema-Test-Suite, 2020-12",
+        "draft7": "JSON-Schema-Test-Suite, draft 7",
+    }
+    header = ["suite", "schemas", "compiled", "valid instances", "accepted", "invalid accepted"]
+    columns = ["schemas", "compiled", "valid", "valid accepted", "invalid accepted"]
+    found = read("measured/schemas")
+    rows = []
+    for key, name in names.items():
+        counts = found[key]["counts"]
+        share = f"{counts['passed'] / counts['schemas']:.1%}"
+        rows.append([name, *(f"{counts[one]:,}" for one in columns), share])
+    return table([*header, "passed"], rows)
+
+
+def seconds() -> str:
+    """How long the schemas of MaskBench take to compile."""
+    names = {
+        "seconds over bytes": "over bytes",
+        "seconds in all, over tokens": "over tokens, in all",
+    }
+    columns = ["median", "95%", "largest"]
+    found = read("measured/schemas")["maskbench"]
+    rows = [[name, *(f"{found[key][one]:.2f}" for one in columns)] for key, name in names.items()]
+    return table(["", *columns], rows)
+
+
+def constrained_steps() -> str:
+    """How many times as long a step with a constraint takes as a free one."""
+    found: dict[tuple[str, int], dict[int, float]] = {}
+    for row in read("measured/constraints")["steps"]:
+        found.setdefault((row["schema"], row["rows"]), {})[row["tokens"]] = row["ratio"]
+    lengths = sorted({length for ratios in found.values() for length in ratios})
+    rows = [[*case, *(f"{found[case][n]:.2f}" for n in lengths)] for case in sorted(found)]
+    return table(["schema", "rows", *(f"after {n} tokens" for n in lengths)], rows)
+
+
+def wide_tries() -> str:
+    """The time and the bytes of the mask of a wide trie, for texts of each length."""
+    rows = [
+        [r["kind"], r["tokens"], f"{r['cpu_ms']:.2f}", f"{r['tpu_kb'] / 1e3:.1f}"]
+        for r in read("measured/wide_tries")["steps"]
+    ]
+    return table(["", "tokens", "CPU ms", "MB in HBM on a v5e"], rows)
+
+
+def size_of_a_wide_trie() -> list[str]:
+    """What the trie of the page has, and what it takes."""
+    found = read("measured/wide_tries")
+    size = f"{found['megabytes']:.0f} MB in {found['seconds']:.0f} s"
+    nodes = f"{found['nodes'] / 1e6:.1f} million nodes, {found['nodes with bits']:,} of them"
+    return [f"{found['sequences']:,} random sequences", nodes, size]
+
+
 def price() -> str:
     """How many times as long a reproducible model takes."""
     rows = [
@@ -243,6 +300,12 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "measured/speculative.md": {"speculation": speculation},
     "measured/heads.md": {"heads": heads},
     "measured/models.md": {"families": lambda: families(read("measured/models")["rows"])},
+    "measured/constraints.md": {
+        "suites": suites,
+        "seconds": seconds,
+        "steps of constraints": constrained_steps,
+        "wide tries": wide_tries,
+    },
     "measured/reproducible.md": {"equal bits": equal_bits, "the price": price},
     "measured/large_models.md": {
         name: ledger_table("measured/large_models", large_models.tables, name)
@@ -397,6 +460,7 @@ SENTENCES: dict[str, tuple[Callable[[], list[str]], ...]] = {
     "certificate.md": (last_certificate,),
     "conditional.md": (few_texts,),
     "gpu.md": (beside_predictions,),
+    "measured/constraints.md": (size_of_a_wide_trie,),
     "quantization.md": (narrow_weights, narrow_quality, narrow_steps),
     "rollouts.md": (gradients_of_groups,),
     "speculative.md": (drafts_beside_the_optimum,),
