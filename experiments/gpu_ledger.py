@@ -17,7 +17,6 @@ import argparse
 import contextlib
 import dataclasses
 import importlib.util
-import json
 import os
 import sys
 import time
@@ -239,7 +238,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.list:
         print("\n".join(s.name() for s in settings))
         return 0
-    ledger = json.loads(args.out.read_text()) if args.out.exists() else {"rows": {}}
+    ledger = results.ledger_of(args.out)
     if args.report:
         results.write_tables(args.report, {TABLE: table(ledger)})
         return 0

@@ -35,6 +35,11 @@ def read_json(path: Path) -> Any:
     return found.get("measurements", found)
 
 
+def ledger_of(path: Path) -> dict[str, Any]:
+    """The ledger of a file, with its ``rows``; one without rows where there is no file yet."""
+    return read_json(path) if path.exists() else {"rows": {}}
+
+
 def add_rows(
     ledger: dict[str, Any],
     settings: Sequence[Any],

@@ -10,7 +10,7 @@ which the command named on its page wrote. ``docs/papers`` is written by the com
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +34,6 @@ DOCS = Path(__file__).parents[1] / "docs"
 def read(name: str) -> Any:
     """The results of that name, such as ``measured/beam_search``."""
     return read_json(DOCS / f"{name}.json")
-
-
-def interval(value: Sequence[float], digits: int) -> str:
-    """An estimate and its 95% interval.
-
-    Example:
-      >>> interval([0.5, 0.25, 0.75], 2)
-      '0.50 (0.25 to 0.75)'
-    """
-    middle, low, high = (f"{x:.{digits}f}" for x in value)
-    return f"{middle} ({low} to {high})"
 
 
 def steps() -> str:
@@ -101,7 +90,7 @@ def quality() -> str:
     """Quality and diversity of all strategies at one budget."""
     columns = ("unique", "distinct-2", "BLEU", "BLEU oracle")
     rows = [
-        [name, *(interval(row[c], 2 if c == "distinct-2" else 1) for c in columns)]
+        [name, *(shown(row[c], 2 if c == "distinct-2" else 1) for c in columns)]
         for name, row in read("measured/quality_diversity")["results"].items()
     ]
     words = ["different texts", "distinct-2", "mean BLEU of eight", "BLEU of the best"]
@@ -131,7 +120,7 @@ def heads() -> str:
     rows = [
         [
             r["drafter"],
-            *(interval(r[k]["tokens"], 2) for k in ("greedy", "drawn")),
+            *(shown(r[k]["tokens"], 2) for k in ("greedy", "drawn")),
             ", ".join(f"{x:.2f}" for x in r["drawn"]["accepted_by_depth"]),
         ]
         for r in read("measured/heads")["rows"]

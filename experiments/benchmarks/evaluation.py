@@ -28,7 +28,7 @@ import jax
 from decoding_jax.text import embedded
 from experiments import quick
 from experiments.benchmarks.timing import interleaved, quartiles, quartiles_of_ratios
-from experiments.papers.results import table, versions
+from experiments.papers.results import shown, table, versions
 from experiments.results import write_json
 
 DATA = Path(__file__).parents[1] / "data"
@@ -140,11 +140,9 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """The table of the page."""
 
     def of(row: dict[str, Any]) -> list[Any]:
-        middle, low, high = row["ratio"]
         warm = [f"{row['warm'][name][0]:.2f}" for name in (OURS, THEIRS)]
         cold = [f"{row['cold'][name]:.1f}" for name in (OURS, THEIRS)]
-        ratio = f"{middle:.2f} ({low:.2f} to {high:.2f})"
-        return [row["kind"], row["requests"], *warm, ratio, *cold, row["programs"]]
+        return [row["kind"], row["requests"], *warm, shown(row["ratio"], 2), *cold, row["programs"]]
 
     seconds = [f"{when}, s: {name}" for when in ("warm", "cold") for name in ("here", "`hf`")]
     header = ["", "requests", *seconds[:2], "here over `hf`", *seconds[2:], "programs"]

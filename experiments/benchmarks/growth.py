@@ -27,7 +27,7 @@ from decoding_jax.text import encode_batch
 from experiments import drawing
 from experiments.benchmarks.large_models import busyness
 from experiments.benchmarks.timing import interleaved, quartiles
-from experiments.results import add_rows, read_json
+from experiments.results import add_rows, ledger_of
 
 BASE = {"rows": 1, "prompt": 64, "new tokens": 32, "samples": 1, "vocabulary": 2048, "beams": 1}
 AXES: dict[str, tuple[int, ...]] = {
@@ -158,8 +158,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, required=True, help="the JSON")
     args = parser.parse_args(argv)
-    ledger = read_json(args.out) if args.out.exists() else {"rows": {}}
-    ledger.setdefault("machine", busyness())
+    ledger = ledger_of(args.out)
+    if "machine" not in ledger:
+        ledger["machine"] = busyness()
     settings = [Setting(axis, value) for axis in args.axes for value in AXES[axis]]
     add_rows(ledger, settings, partial(measure, repeats=args.repeats), args.out)
     print(tables(ledger)["growth"])

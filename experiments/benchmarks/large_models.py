@@ -39,7 +39,8 @@ from decoding_jax.transforms import Trie, prefix_allowed_tokens
 from experiments import held_out
 from experiments.benchmarks.speculative import call
 from experiments.benchmarks.timing import interleaved, quartiles, quartiles_of_ratios
-from experiments.results import add_rows, read_json
+from experiments.papers.results import shown
+from experiments.results import add_rows, ledger_of
 
 WIDTH, NEW_TOKENS, PROMPTS = 64, 32, 5
 SIZES = (2, 4)
@@ -168,11 +169,14 @@ def strategies(target: Any, tokenizer: Any, repeats: int = 5) -> dict:
         "best-k over beams, as many expansions": ("best-k", "five beams"),
     }
     return {
-        "ms_per_step": {
-            n: quartiles([1e3 * s / NEW_TOKENS for s in x]) for n, x in seconds.items()
-        },
+        "ms_per_step": _ms_per_step(seconds),
         "ratios": {n: quartiles_of_ratios(seconds, *pair) for n, pair in pairs.items()},
     }
+
+
+def _ms_per_step(seconds: dict[str, list[float]]) -> dict[str, list[float]]:
+    """The quartiles of each run's milliseconds for one of its new tokens."""
+    return {n: quartiles([1e3 * s / NEW_TOKENS for s in x]) for n, x in seconds.items()}
 
 
 def _waited(function: Callable[[], Any]) -> Any:
@@ -246,9 +250,7 @@ def beside_transformers(target: Any, tokenizer: Any, directory: str, repeats: in
         runs[f"{name}, transformers"] = partial(generate, options)
     seconds = interleaved(runs, repeats)
     return {
-        "ms_per_step": {
-            n: quartiles([1e3 * s / NEW_TOKENS for s in x]) for n, x in seconds.items()
-        },
+        "ms_per_step": _ms_per_step(seconds),
         "ratios": {
             n: quartiles_of_ratios(seconds, f"{n}, transformers", f"{n}, ours") for n in kinds
         },
@@ -293,10 +295,6 @@ def busyness() -> dict[str, Any]:
 def tables(ledger: dict[str, Any]) -> dict[str, str]:
     """The page's tables, of the rows of a ledger."""
 
-    def cell(values: Sequence[float]) -> str:
-        middle, low, high = values
-        return f"{middle:.2f} ({low:.2f} to {high:.2f})"
-
     speculated = ["| target | T | draft, K | tokens a call | ms a token | speed-up |"]
     speculated += ["| --- | --- | --- | --- | --- | --- |"]
     read = ["| target | tokens | ms | over plain kernels | over one token |"]
@@ -315,11 +313,13 @@ def tables(ledger: dict[str, Any]) -> dict[str, str]:
         if task == "kernels":
             ms, ratios, over = (row[part] for part in ("ms", "ratios", "over_one_token"))
             for n in ratios:
-                times = f"{ms[f'{n} stored'][0]:.0f} | {cell(ratios[n])} | {cell(over[n])}"
+                times = f"{ms[f'{n} stored'][0]:.0f} | {shown(ratios[n], 2)} | {shown(over[n], 2)}"
                 read += [f"| {target} | {n} | {times} |"]
             continue
         if task in others:
-            others[task] += [f"| {target} | {n} | {cell(v)} |" for n, v in row["ratios"].items()]
+            others[task] += [
+                f"| {target} | {n} | {shown(v, 2)} |" for n, v in row["ratios"].items()
+            ]
             continue
         by_draft: dict[str, list[str]] = {}
         for contestant in row["contestants"]:
@@ -331,7 +331,7 @@ def tables(ledger: dict[str, Any]) -> dict[str, str]:
                 continue
             speculated += [
                 f"| {target} | {task[-1]} | {best} | {found['tokens_per_iteration']:.2f}"
-                f" | {found['ms_per_token'][0]:.1f} | {cell(found['speed_up'])} |"
+                f" | {found['ms_per_token'][0]:.1f} | {shown(found['speed_up'], 2)} |"
             ]
     found = {"speculation": speculated, "kernels": read, **others}
     return {title: "\n".join(lines) for title, lines in found.items()}
@@ -373,7 +373,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             found = {"contestants": speculation(target, tokenizer, drafts, args.sizes, temperature)}
         return {**found, "seconds": time.perf_counter() - start, "machine": machine}
 
-    ledger = read_json(args.out) if args.out.exists() else {"rows": {}}
+    ledger = ledger_of(args.out)
     settings = [Setting(name, task) for task in tasks if task.split(" at ")[0] in chosen]
     add_rows(ledger, settings, measure, args.out)
     for title, table in tables(ledger).items():

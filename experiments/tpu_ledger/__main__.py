@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -35,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     if args.list:
         print("\n".join(s.name() for s in settings))
         return 0
-    ledger = json.loads(args.out.read_text()) if args.out.exists() else {"rows": {}}
+    ledger = results.ledger_of(args.out)
     if args.report:
         from experiments.tpu_ledger.report import write
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import json
 import os
 import sys
 import time
@@ -58,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.list:
         print("\n".join(s.name() for s in chosen))
         return 0
-    found = json.loads(args.out.read_text("utf-8")) if args.out.exists() else {"rows": {}}
+    found = results.ledger_of(args.out)
     if args.report:
         report.write(found, args.report)
         return 0
