@@ -75,23 +75,55 @@ _BLOCKS = {
     "gemma3": _Block("gemma3_text", _GEMMA2 | _HEAD_NORMS, _NORMS),
 }
 # MaxText's configs/base.yml, and the values of it that are the only ones that are followed here.
-_DEFAULTS = yaml.safe_load("""{
-  model_name: default, decoder_block: llama2, vocab_size: 32_000, head_dim: 128,
-  base_emb_dim: 2048, base_num_query_heads: 16, base_num_kv_heads: 16, base_mlp_dim: 7168,
-  base_num_decoder_layers: 16, max_target_length: 2048, mlp_activations: [silu, linear],
-  normalization_layer_epsilon: 1.0e-5, logits_via_embedding: false,
-  normalize_embedding_logits: true, attn_logits_soft_cap: 0.0, final_logits_soft_cap: 0.0,
-  rope_type: default, rope_use_scale: true, rope_max_timescale: 10_000.0,
-  rope_linear_scaling_factor: 1.0, local_rope_max_timescale: -1.0, sliding_window_size: 0,
-  scan_layers: true, param_scan_axis: 1, use_qk_norm: false, attention_bias: false,
-  use_post_attn_norm: false, use_post_ffw_norm: false}""")
-_ONLY = yaml.safe_load("""{
-  global_parameter_scale: 1, num_experts: 1, attention_type: global, share_kv_projections: false,
-  fused_qkv: false, fused_mlp: false, rope_min_timescale: 1, quantization: "",
-  mtp_num_layers: 0}""")
+_DEFAULTS: dict[str, Any] = {
+    "model_name": "default",
+    "decoder_block": "llama2",
+    "vocab_size": 32_000,
+    "head_dim": 128,
+    "base_emb_dim": 2048,
+    "base_num_query_heads": 16,
+    "base_num_kv_heads": 16,
+    "base_mlp_dim": 7168,
+    "base_num_decoder_layers": 16,
+    "max_target_length": 2048,
+    "mlp_activations": ["silu", "linear"],
+    "normalization_layer_epsilon": 1e-5,
+    "logits_via_embedding": False,
+    "normalize_embedding_logits": True,
+    "attn_logits_soft_cap": 0.0,
+    "final_logits_soft_cap": 0.0,
+    "rope_type": "default",
+    "rope_use_scale": True,
+    "rope_max_timescale": 10_000.0,
+    "rope_linear_scaling_factor": 1.0,
+    "local_rope_max_timescale": -1.0,
+    "sliding_window_size": 0,
+    "scan_layers": True,
+    "param_scan_axis": 1,
+    "use_qk_norm": False,
+    "attention_bias": False,
+    "use_post_attn_norm": False,
+    "use_post_ffw_norm": False,
+}
+_ONLY: dict[str, Any] = {
+    "global_parameter_scale": 1,
+    "num_experts": 1,
+    "attention_type": "global",
+    "share_kv_projections": False,
+    "fused_qkv": False,
+    "fused_mlp": False,
+    "rope_min_timescale": 1,
+    "quantization": "",
+    "mtp_num_layers": 0,
+}
 _ACTIVATIONS = {"silu": "silu", "gelu": "gelu_pytorch_tanh"}
-_LLAMA3 = yaml.safe_load("""{rope_type: llama3, factor: 8.0, low_freq_factor: 1.0,
-  high_freq_factor: 4.0, original_max_position_embeddings: 8192}""")
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
 
 
 def find_maxtext(directory: StoragePath) -> StoragePath | None:
