@@ -3,7 +3,7 @@
 A random layer, for so many tokens: ``here`` is ``models.experts``, which orders tokens by expert,
 and on a CPU multiplies blocks of them; ``ragged`` is ``lax.ragged_dot``, which it has elsewhere;
 ``all`` computes every expert for every token, and sums those that are chosen; ``copied`` copies the
-kernels of each token's experts. In turns, in one process; medians.
+kernels of each token's experts. In turns, in one process; medians with the ends of the middle half.
 
     python -m experiments.benchmarks.run --out runs/benchmarks --only experts
 """
@@ -11,7 +11,6 @@ kernels of each token's experts. In turns, in one process; medians.
 from __future__ import annotations
 
 import functools
-import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,19 @@ from jax import lax
 
 from decoding_jax.models import LlamaConfig
 from decoding_jax.models import experts as layer
-from experiments.benchmarks.timing import interleaved
+from experiments.benchmarks.timing import interleaved, quartiles
+from experiments.papers.results import table
 from experiments.results import write_json
 
 MOST_COPIED = 2**27
 """The number of weights that are copied at most."""
+COLUMNS = {
+    "here": "ordered, in blocks",
+    "ragged": "ordered, `lax.ragged_dot`",
+    "all": "all experts",
+    "copied": "copied kernels",
+}
+"""The words of a page for each way."""
 
 
 def chosen(params: Any, x: jax.Array, config: LlamaConfig) -> tuple[jax.Array, jax.Array]:
@@ -69,9 +76,9 @@ def blocked(way: Callable[..., Any], params: Any, x: jax.Array) -> object:
 
 def measure(
     out: Path,
-    repeats: int = 3,
+    repeats: int = 5,
     counts: Sequence[int] = (1, 8, 64, 512),
-    width: int = 256,
+    width: int = 1024,
     num_experts: int = 32,
 ) -> None:
     """Measures each number of tokens, and writes ``experts.json``."""
@@ -111,9 +118,19 @@ def measure(
             name: functools.partial(blocked, compiled[name], params, x) for name in names
         }
         seconds = interleaved(runs, repeats)
-        rows.append({"tokens": count, **{name: statistics.median(seconds[name]) for name in names}})
+        rows.append({"tokens": count, **{name: quartiles(seconds[name]) for name in names}})
         print(f"{count} tokens: {rows[-1]}", flush=True)
     write_json(
         out / "experts.json",
         {"width": width, "experts": num_experts, "chosen": 4, "rows": rows},
     )
+
+
+def markdown(found: Any) -> str:
+    """The milliseconds of each way as a table, from what ``measure`` wrote."""
+    rows = []
+    for row in found["rows"]:
+        ms = ([1000 * x for x in row[name]] if name in row else [] for name in COLUMNS)
+        cells = [f"{x[0]:.3g} ({x[1]:.3g} to {x[2]:.3g})" if x else "" for x in ms]
+        rows.append([row["tokens"], *cells])
+    return table(["tokens", *COLUMNS.values()], rows)
