@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import Any
+
+import numpy as np
 
 from decoding_jax import fields
 from decoding_jax.models.shared_prefix import prefix_of
@@ -66,6 +69,41 @@ def by_width(lengths: Sequence[int], widths: Sequence[int]) -> dict[int, list[in
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         members.setdefault(min(w for w in widths if w >= lengths[i]), []).append(i)
     return members
+
+
+def cheapest(
+    longest: Sequence[int], widest: int, *, most: int, extra: int = 0, shared: int = 0
+) -> tuple[int, ...]:
+    """Chooses the widths with which batches of equal size have the fewest tokens, with padding.
+
+    The choice is among rounded lengths, as of ``padded_width``. Each further width has to save a
+    tenth of the tokens, since it is a further program.
+
+    Args:
+      longest: the length of the longest input of each batch, in tokens.
+      widest: the largest width, which holds all inputs.
+      most: the maximum number of widths.
+      extra: the number of tokens that each input has besides.
+      shared: the number of tokens that every input begins with; they are not counted.
+
+    Returns:
+      The widths in ascending order.
+
+    Example:
+      >>> cheapest([140, 90, 28, 25], widest=192, most=2)
+      (32, 192)
+      >>> cheapest([140, 130, 120, 20], widest=192, most=2, extra=500)
+      (192,)
+    """
+    rounded = {shared + round_up(max(size - shared, 1), _NARROWEST) for size in longest}
+    below = sorted(width for width in rounded if width < widest)
+    choices = [(*some, widest) for number in range(most) for some in combinations(below, number)]
+
+    def cost(widths: Sequence[int]) -> float:
+        of_batches = np.array(widths)[np.searchsorted(widths, longest)]
+        return float((extra + of_batches - shared).sum() / 0.9 ** len(widths))
+
+    return min(choices, key=cost)
 
 
 def finer(

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from decoding_jax import fields, suggestions
 from decoding_jax.base import Array, LanguageModel, Prompt
 from decoding_jax.batches import encode_batch
-from decoding_jax.batches.widths import by_width, fewer, padded_width, round_up, shared_size, widths
+from decoding_jax.batches.widths import cheapest, padded_width, round_up, shared_size
 from decoding_jax.fields import describe
 from decoding_jax.loop.inputs import check_model
 from decoding_jax.models.encoder_decoder import EncoderDecoder
@@ -316,13 +316,15 @@ def _batches(
         return
     lengths = [len(prompt) + (0 if length else len(found[0]) - 1) for prompt, found in rows]
     shared = shared_size(model)
-    width = padded_width(max(lengths), length, inputs.shared_positions(model), shared)
-    of_width = by_width(lengths, widths(width - shared, shared=shared)[-_WIDTHS:])
+    widest = padded_width(max(lengths), length, inputs.shared_positions(model), shared)
     count = min(batch_size, round_up(len(rows)))
-    for size, members in fewer(of_width, 2 * batch_size).items():
-        for i in range(0, len(members), count):
-            part = [rows[j] for j in members[i : i + count]]
-            yield _Rows(part, count, lanes, size, length, as_one)
+    order = sorted(range(len(rows)), key=lambda i: -lengths[i])
+    parts = [order[i : i + count] for i in range(0, len(rows), count)]
+    longest = [lengths[part[0]] for part in parts]
+    widths = cheapest(longest, widest, most=_WIDTHS, extra=lanes * length, shared=shared)
+    for part, size in zip(parts, longest, strict=True):
+        width = min(width for width in widths if width >= size)
+        yield _Rows([rows[i] for i in part], count, lanes, width, length, as_one)
 
 
 def _as_one(

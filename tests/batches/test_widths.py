@@ -1,5 +1,7 @@
 """The widths that inputs are padded to."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -38,3 +40,22 @@ def test_many_inputs_that_need_less_than_their_bucket_have_one_of_their_own(leas
         assert all(lengths[m] <= width for m in members)
         assert width in given or len(members) >= least
         assert [lengths[m] for m in members] == sorted((lengths[m] for m in members), reverse=True)
+
+
+@pytest.mark.parametrize("extra", [0, 5000])
+def test_no_widths_cost_less_than_the_cheapest(extra):
+    """A further width counts as a ninth more tokens; an input has its narrowest width."""
+    longest = np.random.default_rng(0).integers(1, 140, 12).tolist()
+    found = widths.cheapest(longest, 192, most=3, extra=extra)
+    assert len(found) == (1 if extra else 3)
+
+    def cost(chosen):
+        read = [extra + min(width for width in chosen if width >= size) for size in longest]
+        return sum(read) / 0.9 ** len(chosen)
+
+    others = [set(chosen) for chosen in itertools.product([16, 32, 48, 64, 96, 128, 192], repeat=2)]
+    assert all(cost(found) <= cost([*chosen, 192]) + 1e-9 for chosen in others)
+
+
+def test_widths_leave_out_the_shared_beginning():
+    assert widths.cheapest([1010, 1035, 1100], 1128, most=3, shared=1000) == (1016, 1048, 1128)

@@ -72,6 +72,17 @@ def test_few_programs_serve_texts_of_all_lengths():
     assert sum(program.cache_size() for program in programs) <= 6 + 1  # One is the table's.
 
 
+def test_texts_of_similar_length_are_read_together():
+    """Sixteen texts of 36 to 73 tokens and as many of up to 147, read 16 at a time."""
+    lengths = [*range(37, 75, 2), *range(75, 147, 7), 120, 147]
+    given = [((1,) * (length - 3), (2, 3, 4, 5)) for length in lengths]
+    planned = list(score_module._planned(TABLE, given, 16, as_one=True))
+    assert [(len(rows.rows), rows.batch_size, rows.width) for rows in planned] == [
+        (16, 16, 192),
+        (16, 16, 96),
+    ]
+
+
 def test_equal_pairs_are_read_once(monkeypatch):
     rows, read = [], score_module._Rows.scores
     monkeypatch.setattr(
