@@ -22,7 +22,7 @@ from experiments import (
     rollouts,
     rollouts_training,
 )
-from experiments.benchmarks import evaluation, growth, large_models
+from experiments.benchmarks import evaluation, experts, growth, large_models
 from experiments.benchmarks.accelerator import report
 from experiments.papers.results import shown, table
 from experiments.results import read_json, write_tables
@@ -297,8 +297,11 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     },
     "measured/reproducible.md": {"equal bits": equal_bits, "the price": price},
     "measured/large_models.md": {
-        name: ledger_table("measured/large_models", large_models.tables, name)
-        for name in large_models.TASKS
+        **{
+            name: ledger_table("measured/large_models", large_models.tables, name)
+            for name in large_models.TASKS
+        },
+        "experts": lambda: experts.markdown(read("measured/experts")),
     },
     "measured/growth.md": {"growth": ledger_table("measured/growth", growth.tables, "growth")},
 }

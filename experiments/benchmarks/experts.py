@@ -131,6 +131,6 @@ def markdown(found: Any) -> str:
     rows = []
     for row in found["rows"]:
         ms = ([1000 * x for x in row[name]] if name in row else [] for name in COLUMNS)
-        cells = [f"{x[0]:.3g} ({x[1]:.3g} to {x[2]:.3g})" if x else "" for x in ms]
+        cells = ["{:,.1f} ({:,.1f} to {:,.1f})".format(*x) if x else "" for x in ms]
         rows.append([row["tokens"], *cells])
     return table(["tokens", *COLUMNS.values()], rows)
