@@ -1,26 +1,35 @@
 """How the hypotheses of a beam search, or particles, share a cache.
 
 All hypotheses of a row grow by one token a step, and any number of them may continue the same
-hypothesis of the step before. Their keys and values are kept in one of two ways, which depends on
-the model:
+hypothesis of the step before. Their keys and values are kept in one of two ways:
 
-- **Tree** (``model.tree`` is true). Each row has one lane. Every step appends its K tokens to the
-  lane as nodes of a tree, and a boolean mask states which slots each hypothesis may attend to:
-  those of its ancestors. Reordering the hypotheses permutes the masks, and moves no key or value.
-- **Select** (otherwise). Each hypothesis has its own lane. Reordering the hypotheses gathers lanes
-  with ``model.select`` at every step.
+- **Tree**. Each row has one lane. Every step appends its K tokens to the lane as nodes of a tree,
+  and a boolean mask states which slots each hypothesis may attend to: those of its ancestors.
+  Reordering the hypotheses permutes the masks, and moves no key or value.
+- **Select**. Each hypothesis has its own lane. Reordering the hypotheses gathers lanes with
+  ``model.select`` at every step.
+
+After L steps, a hypothesis of a tree multiplies its query by the keys of all K L tokens, and a
+selected one by its own L, after a copy of them. A tree therefore computes K times as much and moves
+a third of the bytes: the better choice up to a K that grows with the operations that a processor
+does for a byte that it reads.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from decoding_jax.base import Array, Cache, LanguageModel, Prompt, SupportsSelect
 from decoding_jax.loop import model_calls
 from decoding_jax.loop.sequences import over_axes, per_lane
 from decoding_jax.ops.gather import gather_items
+
+# The most hypotheses of a row that form a tree on a CPU, which does some ten operations for a byte.
+# GPUs and TPUs do some hundreds, for which no search is too wide.
+_WIDEST_TREE_ON_CPU = 64
 
 
 class SharedCache(NamedTuple):
@@ -58,10 +67,13 @@ def open_cache(
             "model: expected one with tree or select, since hypotheses branch, got a "
             f"{type(model).__name__} with neither"
         )
-    lanes, slots = (1, width * steps) if model.tree else (width, steps)
+    is_tree = model.tree
+    if width > _WIDEST_TREE_ON_CPU and isinstance(model, SupportsSelect):
+        is_tree &= jax.default_backend() != "cpu"
+    lanes, slots = (1, width * steps) if is_tree else (width, steps)
     logits, cache = model_calls.prefill(model, prompt, lanes=lanes, slots=slots)
     batch = prompt.tokens.shape[0]
-    ancestors = jnp.zeros((batch, width, slots), bool) if model.tree else None
+    ancestors = jnp.zeros((batch, width, slots), bool) if is_tree else None
     return logits[:, 0, 0], SharedCache(cache, ancestors, jnp.int32(0))
 
 

@@ -11,6 +11,7 @@ from test_beam_widths import KEY, PROMPT
 
 import decoding_jax
 from decoding_jax import Stop, loop, strategies
+from decoding_jax.loop import shared_cache
 from decoding_jax.strategies.beam.competition import Rules, initial_beam, may_improve
 from decoding_jax.strategies.beam.length_penalty import PowerPenalty
 from decoding_jax.testing import TableLM, same_bits
@@ -39,6 +40,14 @@ def test_lanes_that_are_gathered_give_what_a_tree_gives(name):
         assert same_bits(getattr(tree, part), getattr(gathered, part))
     np.testing.assert_allclose(tree.log_prob, gathered.log_prob, rtol=2e-6)
     np.testing.assert_allclose(tree.score, gathered.score, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(("width", "is_tree"), [(64, True), (65, False)])
+def test_wide_searches_gather_lanes_on_a_cpu(width, is_tree):
+    if jax.default_backend() != "cpu":
+        pytest.skip("GPUs and TPUs keep every search as a tree")
+    _, shared = jax.eval_shape(lambda: shared_cache.open_cache(WIDER, PROMPT, width, 3))
+    assert (shared.ancestors is not None) == is_tree
 
 
 @every
