@@ -7,7 +7,18 @@ construction of subsets. The texts are the same.
 
 A frame is the pair of the counted definitions that it opens, and the place where the definition
 below goes on. A member of a state is a place with the frames above the common stack, the topmost
-first. ``max_depth`` bounds how many frames open each counted definition; how many more of each may
+first. For arrays of arrays, ``a: "[" (a ("," a)*)? "]"``, f is the frame ({a}, after an element),
+and the bottom frame ({a}, -1) has nothing below::
+
+    text   pushes   stack     members of the state
+    [      bottom   bottom    (after "[", ()), and (before "[", (f)): an element may begin
+    [[     f        bottom f  the same state: what is below the common stack makes no difference
+    [[]             bottom f  (after "]", ()): it waits, since the frame on top says what follows
+           pops f   bottom    (after an element, ())
+    [[]]            bottom    (after "]", ()): it waits again
+           pops it            (after "]", (bottom)): the text may end
+
+``max_depth`` bounds how many frames open each counted definition; how many more of each may
 be opened is called the room. Within a string whose characters are counted, all members of a state
 are at one place, which they have reached together.
 """
@@ -65,6 +76,7 @@ class Machine:
         self._network = network
         self._counted = frozenset(self.counted_of(network))
         self.counted = sorted(self._counted)
+        # No byte would show that a definition without one is open, and counts.
         if len(self.counted) > _MOST_COUNTED or self._counted & _may_be_empty(network):
             raise AmbiguousError
         self._next = network.table.tolist()
@@ -149,6 +161,7 @@ class Machine:
           The state after it, which may wait for one of these frames, and the frames that it pushes,
           the topmost first; None where the byte may not follow.
         """
+        # Nearly always there is room for all, and one state for all rooms, which is kept.
         if all(map(int.__le__, self.needed(members), room)):
             return self._ample(members)
         options = self._options(members)
@@ -204,6 +217,8 @@ class Machine:
 
     def _requirement(self, place: int, above: tuple[Frame, ...]) -> Room | None:
         """The room that a member needs to end, or None where it cannot end."""
+        # Each level is a place and what the frame that it stands on opens; the lowest one's is not
+        # known. What the levels below have open adds to what a level needs.
         levels: list[tuple[int, frozenset[int] | None]] = []
         for opened, then in above:
             levels.append((place, opened))
@@ -246,6 +261,8 @@ class Machine:
 
     def _push(self, members: Members) -> tuple[int, tuple[int, ...]] | None:
         """The state of some members, without the frames that they have in common; and those."""
+        # The frames that all members end with are certain, whatever the next bytes decide between
+        # the members. Without them, texts of any depth meet the same few states.
         common = members[0][1]
         for _, above in members:
             size = 0
@@ -276,6 +293,7 @@ class Machine:
         for place, above in queue:  # which grows
             asks, moves = self._moves(place, above)
             waits |= asks
+            # A member that neither reads nor ends nor asks has moved on to others.
             if asks or self._network.reads[place] or self._is_end(place, above):
                 found.add((place, above))
             if any(len(frames) > _MOST_FRAMES for _, frames in moves):
@@ -287,6 +305,7 @@ class Machine:
         if len(found) > _MOST_MEMBERS:
             raise AmbiguousError
         places = {place for place, _ in found}
+        # One count is kept for a state, so members within a string have to agree on the place.
         inside = places & self._network.strings.keys()
         if inside and len(places) > 1:
             raise AmbiguousError({self._network.strings[place].string for place in inside})
@@ -308,6 +327,8 @@ class Machine:
                 moves.append((above[0][1], above[1:]))
         for definition, after in network.calls[place]:
             opened, start = self._opened(definition), network.starts[definition]
+            # A definition with which another one ends takes over its frame (a tail call), so that a
+            # list of any length needs no stack; the frame then opens both.
             if not network.only_ends[after]:
                 moves.append((start, ((opened, after), *above)))
             elif all(opened <= known for known in self._met_opened[network.owner[place]]):
@@ -353,6 +374,7 @@ class Machine:
             for place, calls in enumerate(network.calls)
             for definition, after in calls
         }
+        # A definition is counted where it is on a cycle of references with one that is no tail.
         count = len(network.starts)
         reach = np.eye(count, dtype=bool)
         for source, target, _ in edges:
@@ -365,6 +387,8 @@ class Machine:
             for one in range(count)
             if not is_tail and reach[one, source] and reach[target, one]
         }
+        # Those with one reference have the definition around them, whose count bounds theirs; but
+        # one of each cycle of such references has to stay.
         around: dict[int, int] = {}
         for one in sorted(counted - {0}, reverse=True):
             sites = {(s, tail) for s, t, tail in edges if t == one and not (s == one and tail)}
@@ -437,6 +461,7 @@ def _needs(
             before[inner].add(key)
             parts.append((inner, more, rest))
         calls[key] = parts
+    # A least fixed point: from the places where a definition ends, back to all that lead there.
     needs: dict[tuple[int, frozenset[int]], set[Room]] = {}
     queue = [(place, opened) for place, opened in keys if network.accepting[place]]
     while queue:

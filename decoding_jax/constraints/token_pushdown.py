@@ -2,8 +2,16 @@
 
 A token does to a state what its bytes do one after another. Where one of them asks for the frame on
 top of the stack that the token has met, the rest of the token is done by that frame: the pair of
-the state that asks and of the rest is a way to ask. The outcomes of tokens and of rests, for each
-state and frame and for each room that changes them, are the tables of a ``StackAutomaton``.
+the state that asks and of the rest is a way to ask. For arrays of arrays (see ``pushdown``), with S
+the state after ``[``, T that after an element, and f the frame of an element::
+
+    state   token   entry
+    S       [[      outcome: S, which pushes f and f
+    S       ]       asks for a frame, with nothing left
+    S       ]]      asks for a frame, with ] left: f leads to T, where ] asks for the next frame
+
+The outcomes of tokens and of rests, for each state and frame and for each room that changes them,
+are the tables of a ``StackAutomaton``.
 
 A state within a string whose characters are counted is a state of the device for each number of
 characters. What tokens do is found once, for a string that has just begun. A token that stays in
