@@ -994,6 +994,19 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "pad_token_id": 39,
         },
     ),
+    "marian_separate": (
+        "MarianConfig",
+        {
+            **_BART,
+            "vocab_size": 44,
+            "decoder_vocab_size": 40,
+            "share_encoder_decoder_embeddings": False,
+            "tie_word_embeddings": False,
+            "scale_embedding": True,
+            "decoder_start_token_id": 39,
+            "pad_token_id": 39,
+        },
+    ),
     "m2m_100": ("M2M100Config", _BART),
     "gpt2": (
         "GPT2Config",

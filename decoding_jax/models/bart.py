@@ -41,7 +41,7 @@ class BartConfig(decoder.NetworkConfig):
     """The shape of a BART or a relative, with the settings of ``decoder.NetworkConfig``.
 
     Attributes:
-      vocab_size: the number of rows of the embedding table, unused rows included.
+      vocab_size: the number of rows of the decoder's embedding table, unused rows included.
       emb_dim: the width of the network, a multiple of both numbers of heads.
       start_id: the first token of the decoder's prompt.
       max_positions: the maximum number of positions of inputs, and of prompt and new tokens. With
@@ -57,6 +57,10 @@ class BartConfig(decoder.NetworkConfig):
       logits_bias: whether a bias is added to the logits.
       activation: the activation of the feed-forward part: ``gelu`` (by tanh), ``gelu_exact``,
         ``relu`` or ``silu``.
+      source_vocab_size: the number of rows of the encoder's own embedding table, or None where it
+        has the decoder's.
+      logits_via_embedding: whether the decoder's embedding table gives the logits too; otherwise,
+        another table does.
 
     Raises:
       ValueError: if a number of heads does not divide ``emb_dim``, for unknown positions, or for an
@@ -81,6 +85,8 @@ class BartConfig(decoder.NetworkConfig):
     logits_bias: bool = True
     activation: str = "gelu_exact"
     layer_norm_epsilon: float = 1e-5
+    source_vocab_size: int | None = None
+    logits_via_embedding: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -216,7 +222,7 @@ class BartStack(decoder.DecoderNetwork):
 
     Attributes:
       config: a ``BartConfig``.
-      token_embedder: the embedding table, which both share.
+      token_embedder: its embedding table, which is not a part of it.
     """
 
     config: BartConfig
@@ -272,14 +278,23 @@ class BartNetwork(encoder_decoder.EncoderDecoderNetwork):
     def setup(self) -> None:
         cfg = self.config
         self.token_embedder = layers.embedder(cfg.vocab_size, cfg.emb_dim)
-        self.encoder = BartEncoder(cfg, self.token_embedder)
+        source = self.token_embedder
+        if cfg.source_vocab_size is not None:
+            source = layers.embedder(cfg.source_vocab_size, cfg.emb_dim)
+            self.source_token_embedder = source
+        self.encoder = BartEncoder(cfg, source)
         self.decoder = BartDecoder(cfg, self.token_embedder)
+        if not cfg.logits_via_embedding:
+            self.logits_dense = layers.Output(cfg.vocab_size)
         if cfg.logits_bias:
             zeros = nn.initializers.zeros_init()
             self.logits_bias = self.param("logits_bias", zeros, (1, cfg.vocab_size), jnp.float32)
 
     def project(self, hidden: Array) -> Array:
-        logits = layers.vocabulary_logits(hidden, self.token_embedder.embedding.T)
+        if self.config.logits_via_embedding:
+            logits = layers.vocabulary_logits(hidden, self.token_embedder.embedding.T)
+        else:
+            logits = self.logits_dense(hidden)
         if not self.config.logits_bias:
             return logits
         bias = self.logits_bias.astype(jnp.float32)
@@ -299,6 +314,12 @@ class BoundBart(encoder_decoder.BoundEncoderDecoder):
         "decoder_mlp_dim",
         "vocab_size",
     )
+
+    @classmethod
+    def sizes_of(cls, config: BartConfig) -> dict[str, int]:
+        """See ``BoundEncoderDecoder.sizes_of``; that of the encoder's table too."""
+        sizes, own = super().sizes_of(config), config.source_vocab_size
+        return sizes if own is None else {**sizes, "source_vocab_size": own}
 
     @classmethod
     def positions_of(cls, config: BartConfig) -> int | None:

@@ -107,6 +107,11 @@ class EncoderDecoder(DecoderShape):
         """See ``sharding.SupportsPartitionRules``."""
         return self.bound.sizes_of(self.config)
 
+    @property
+    def source_vocab_size(self) -> int:
+        """The number of tokens of inputs, which may have another vocabulary than the outputs."""
+        return getattr(self.config, "source_vocab_size", None) or self.config.vocab_size
+
     @classmethod
     def init(cls, config: Any, key: Array) -> Self:
         """A network with random parameters (float32)."""
@@ -146,7 +151,7 @@ class EncoderDecoder(DecoderShape):
                 f"tokens, length: expected shapes [B, P] and [B], got {tokens.shape} and"
                 f" {length.shape}"
             )
-        check_prompt_ids(Prompt(tokens, length), self.config.vocab_size, "inputs")
+        check_prompt_ids(Prompt(tokens, length), self.source_vocab_size, "inputs")
         bound = self.bound(self.params, tokens, length, self.config)
         limit, lengths = bound.max_positions, fields.on_host(length)
         if limit is not None and lengths is not None and (lengths[0] > limit).any():

@@ -33,8 +33,9 @@ class T5GemmaConfig(gemma.GemmaConfig):
         are those of the decoder, whatever is given.
       start_id: the first token of the decoder's prompt.
       merged: whether the decoder attends to the inputs and to its own tokens in one softmax, with
-        the same keys and values, and shares the encoder's embedding table (T5Gemma 2). By default,
-        the layers of the decoder have a cross-attention.
+        the same keys and values (T5Gemma 2). It then shares the encoder's embedding table, unless
+        another table gives the logits. By default, the layers of the decoder have a
+        cross-attention, and each stack has a table.
       image_end_id: with ``merged``, the token that has an embedding beside the table, which is not
         scaled.
 
@@ -63,8 +64,8 @@ class T5GemmaConfig(gemma.GemmaConfig):
         object.__setattr__(self, "encoder", same)
 
 
-class SharedEmbedder(nn.Module):
-    """The embedding table of encoder and decoder, and the embedding of one token beside it."""
+class Embedder(nn.Module):
+    """The embedding table of a T5Gemma 2, and the embedding of one token beside it."""
 
     config: T5GemmaConfig
 
@@ -78,19 +79,19 @@ class T5GemmaStack(llama.LlamaNetwork):
     """An encoder or a decoder.
 
     Attributes:
-      shared: None, or the embeddings that it shares with the other stack.
+      given: None, or its embeddings, which are not a part of it.
     """
 
-    shared: SharedEmbedder | None = None
+    given: Embedder | None = None
 
     def embedder(self) -> nn.Module:
-        return super().embedder() if self.shared is None else self.shared
+        return super().embedder() if self.given is None else self.given
 
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
         x, angles = super().inputs(tokens, position)
-        if self.shared is not None:
-            image_end = self.shared.image_end.astype(x.dtype).reshape(1, 1, 1, -1)
-            x = jnp.where((tokens == self.shared.config.image_end_id)[..., None], image_end, x)
+        if self.given is not None:
+            image_end = self.given.image_end.astype(x.dtype).reshape(1, 1, 1, -1)
+            x = jnp.where((tokens == self.given.config.image_end_id)[..., None], image_end, x)
         return x, angles
 
 
@@ -102,11 +103,11 @@ class T5GemmaEncoder(T5GemmaStack):
         window = super().window(index)
         if window is None:
             return None
-        return window + 1 if self.shared is None else (window + 1) // 2
+        return window + 1 if self.given is None else (window + 1) // 2
 
     def ahead(self, index: int | Array) -> view.Window:
         window = super().window(index)
-        return window if window is None or self.shared is None else window // 2
+        return window if window is None or self.given is None else window // 2
 
 
 class T5GemmaDecoderLayer(llama.LlamaLayer):
@@ -151,11 +152,13 @@ class T5GemmaNetwork(encoder_decoder.EncoderDecoderNetwork):
 
     def setup(self) -> None:
         cfg = self.config
-        shared = None
+        source = target = None
         if cfg.merged:
-            shared = self.token_embedder = SharedEmbedder(cfg)
-        self.encoder = T5GemmaEncoder(cfg.encoder, shared)
-        self.decoder = T5GemmaDecoder(cfg, shared)
+            source = target = self.token_embedder = Embedder(cfg)
+            if not cfg.logits_via_embedding:
+                source = self.source_token_embedder = Embedder(cfg)
+        self.encoder = T5GemmaEncoder(cfg.encoder, source)
+        self.decoder = T5GemmaDecoder(cfg, target)
 
 
 def for_model_axis(model: Any, size: int) -> Any:

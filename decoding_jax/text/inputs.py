@@ -189,7 +189,8 @@ def check_tokens(model: Any, ids: Sequence[Sequence[int]]) -> None:
                     f"index {i} that does not begin with the {len(shared)} tokens of the model's "
                     "shared prefix"
                 )
-    size = vocabulary_size(model)
+    is_source = isinstance(model, EncoderDecoder)
+    size = model.source_vocab_size if is_source else vocabulary_size(model)
     for i, row in enumerate(ids):
         if len(row) and not 0 <= min(row) <= max(row) < size:
             outside = next(token for token in row if not 0 <= token < size)

@@ -79,7 +79,9 @@ _FILES = (
     "tokenizer.json",
     "vocab.json",
     "merges.txt",
+    "target_vocab.json",
     "source.spm",
+    "target.spm",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -136,8 +138,8 @@ def _load(path: Path, family: dict[str, Any] | None) -> Tokenizer:
     if not path.exists():
         raise TokenizerError(f"{path}: no such directory")
     config = read_object(path / "config.json")
-    made = _of_directory(path, config or family or {})
-    made.network_size = config.get("vocab_size")
+    made = _of_directory(path, {**(family or {}), **config})
+    made.network_size = config.get("decoder_vocab_size") or config.get("vocab_size")
     return made
 
 
@@ -264,16 +266,23 @@ def _tokens_of_model(
 
 def _marian(directory: Path, eos_ids: Sequence[int]) -> NumberedPieces:
     """The tokenizer of a Marian, whose inputs may begin with a target language, ``>>fra<<``."""
-    settings, numbers = (
-        read_object(directory / f) for f in ("tokenizer_config.json", "vocab.json")
-    )
-    if settings.get("separate_vocabs"):
-        raise TokenizerError(f"{directory}: separate_vocabs: expected False, got True")
-    codes = [piece for piece in numbers if piece.startswith(">>") and piece.endswith("<<")]
-    special = [*codes, "</s>", "<unk>", "<pad>"]
-    made = _numbered(directory / "source.spm", numbers, r">>.*?<<", special, (), eos_ids)
-    made.clean_up = cleans_up(settings, is_bpe=False)
-    return made
+    settings = read_object(directory / "tokenizer_config.json")
+    is_separate = bool(settings.get("separate_vocabs"))
+
+    def of_language(pieces: str, table: str) -> NumberedPieces:
+        numbers = read_object(directory / table)
+        codes = [piece for piece in numbers if piece.startswith(">>") and piece.endswith("<<")]
+        special = [*([] if is_separate else codes), "</s>", "<unk>", "<pad>"]
+        made = _numbered(directory / pieces, numbers, r">>.*?<<", special, (), eos_ids, table)
+        made.clean_up = cleans_up(settings, is_bpe=False)
+        return made
+
+    source = of_language("source.spm", "vocab.json")
+    if not is_separate:
+        return source
+    target = of_language("target.spm", "target_vocab.json")
+    target.source = source
+    return target
 
 
 def _m2m_100(directory: Path, eos_ids: Sequence[int]) -> NumberedPieces:
@@ -305,11 +314,12 @@ def _numbered(
     special: Sequence[str],
     prefix: Sequence[str],
     eos_ids: Sequence[int],
+    table: str = "vocab.json",
 ) -> NumberedPieces:
-    """A tokenizer whose inputs end with ``</s>``."""
+    """A tokenizer whose inputs end with ``</s>``, with the numbers of the file ``table``."""
     for name in ("</s>", "<unk>"):
         if name not in numbers:
-            raise TokenizerError(f"{path.parent / 'vocab.json'}: has no {name}")
+            raise TokenizerError(f"{path.parent / table}: has no {name}")
     return NumberedPieces(
         path,
         numbers,

@@ -378,9 +378,15 @@ class NumberedPieces(SentencePieceTokenizer):
       unknown_id: the id of pieces without one.
       eos_ids: see ``Tokenizer``.
 
+    Attributes:
+      source: None, or the tokenizer that ``encode`` uses, of the inputs of a Marian with separate
+        vocabularies. The other methods are those of the outputs' vocabulary.
+
     Raises:
       TokenizerError: in one line, if the model cannot be read.
     """
+
+    source: NumberedPieces | None = None
 
     def __init__(
         self,
@@ -410,6 +416,9 @@ class NumberedPieces(SentencePieceTokenizer):
         within = {i: token for i, token in tokens.items() if not self._codes.match(token.content)}
         self._sections = _with_tokens({}, within, "")
 
+    def encode(self, text: str) -> list[int]:
+        return super().encode(text) if self.source is None else self.source.encode(text)
+
     def pieces(self, text: str) -> list[int]:
         """The token ids without special tokens, but for a code at the beginning."""
         code = self._codes.match(as_text(text))
@@ -433,6 +442,7 @@ class WrappedTokenizer(NamesMethods):
         "base_vocab_size",
         "network_size",
         "settled",
+        "source",
         "token_texts",
         "vocab_size",
     )
@@ -489,4 +499,5 @@ class WithSpecialTokens(WrappedTokenizer):
 
     def encode(self, text: str) -> list[int]:
         """The token ids of an input, between the special tokens."""
-        return [*self._prefix, *self.pieces(text), *self._suffix]
+        pieces = (getattr(self._tokenizer, "source", None) or self).pieces(text)
+        return [*self._prefix, *pieces, *self._suffix]

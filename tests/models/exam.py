@@ -24,7 +24,7 @@ def questions(family: str, seed: int) -> dict[str, np.ndarray]:
     In M2M-100, padding tokens, here 1, would shift the positions in transformers.
     """
     draw = np.random.default_rng(seed)
-    first = 2 if family == "m2m_100" else 1
+    first = 2 if family.startswith("m2m_100") else 1
 
     def tokens(*shape: int) -> np.ndarray:
         return draw.integers(first, VOCAB, shape, dtype=np.int32)

@@ -251,6 +251,22 @@ def test_tensors_spelled_as_other_classes_and_versions_do(name: str, tmp_path: P
     same(load_model(directory), want)
 
 
+def test_tables_that_files_do_not_tie(tmp_path: Path) -> None:
+    """Until version 5, both stacks of a BART share their table beside another output."""
+    for family, first, output in (
+        ("bart", "model.shared.weight", "lm_head.weight"),
+        ("t5gemma2", "model.encoder.embed_tokens.weight", "lm_head.out_proj.weight"),
+    ):
+        directory = copy(family, tmp_path)
+        edit(directory, tie_word_embeddings=family != "bart")
+        change(directory, lambda tensors, x=first, y=output: tensors.update({y: 2 * tensors[x]}))
+        params = load_model(directory).params
+        table = params["token_embedder"]["embedding"]
+        np.testing.assert_array_equal(params["source_token_embedder"]["embedding"], table)
+        dense = params.get("logits_dense", params["decoder"].get("logits_dense"))
+        np.testing.assert_array_equal(dense["kernel"], 2 * table.T)
+
+
 def test_tensors_that_no_class_names_so(tmp_path: Path) -> None:
     """The error names what is there."""
     cases = {

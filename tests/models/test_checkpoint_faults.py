@@ -60,8 +60,8 @@ def fault(directory: Path, message: str, **options: Any) -> None:
         ),
         (
             "bart",
-            {"tie_word_embeddings": False},
-            "tie_word_embeddings: expected True only, got False",
+            {"share_encoder_decoder_embeddings": False},
+            "share_encoder_decoder_embeddings: expected True only, got False",
         ),
         (
             "bart",
@@ -70,8 +70,9 @@ def fault(directory: Path, message: str, **options: Any) -> None:
         ),
         (
             "marian",
-            {"share_encoder_decoder_embeddings": False},
-            "share_encoder_decoder_embeddings: expected True only, got False",
+            {"tie_word_embeddings": False, "decoder_vocab_size": 39},
+            "decoder_vocab_size: expected vocab_size = 40, with share_encoder_decoder_embeddings,"
+            " got 39",
         ),
         (
             "gpt2",
@@ -190,11 +191,6 @@ def fault(directory: Path, message: str, **options: Any) -> None:
             "gpt_neox",
             {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.4}},
             "rotary_dim: expected None, or even numbers up to the size of a head, 8, got 3",
-        ),
-        (
-            "t5gemma2",
-            {"tie_word_embeddings": False},
-            "tie_word_embeddings: expected True only, got False",
         ),
         (
             "qwen3",

@@ -44,6 +44,18 @@ def test_verbs_do_what_they_say(family: str) -> None:
     assert {"check_tree", "check_keep", "check_select", "check_out_of_range"} <= set(ran)
 
 
+def test_inputs_have_the_vocabulary_of_the_source() -> None:
+    model = load_model(FIXTURES / "marian_separate")
+    assert (model.source_vocab_size, model.config.vocab_size) == (44, 40)
+    assert model.sharded_sizes["source_vocab_size"] == 44
+    assert model.bind(np.array([[43]]), np.array([1])).vocab_size == 40
+    with pytest.raises(ValueError, match="expected ids from 0 to 43, the model's vocabulary"):
+        model.bind(np.array([[44]]), np.array([1]))
+    own = dataclasses.replace(model.config, source_vocab_size=None)
+    with pytest.raises(ValueError, match="source_vocab_size: expected a number with"):
+        save_model(dataclasses.replace(model, config=own), "nowhere")
+
+
 @pytest.mark.release
 @pytest.mark.parametrize(
     "family", tiers.values(exhaustive=["mbart", "t5gemma2"], release=["m2m_100", "t5gemma"])

@@ -21,7 +21,7 @@ from decoding_jax.testing import check_model
 
 FAMILIES = ["gemma2", "gemma3", "gpt_neox", "mistral", "qwen3"]
 MIXTURES = ["gpt_oss", "mixtral", "qwen2_moe"]
-ENCODER_DECODERS = ["mbart", "marian", "t5gemma", "t5gemma2"]
+ENCODER_DECODERS = ["mbart", "marian", "marian_separate", "t5gemma", "t5gemma2"]
 
 
 @pytest.mark.release

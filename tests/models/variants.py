@@ -22,6 +22,15 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "ul2": ("T5Config", {**T5, "feed_forward_proj": "gated-silu"}),
     "umt5_scaled": ("UMT5Config", T5),
+    **{
+        f"{family}_untied": (kind, {**settings, "tie_word_embeddings": False})
+        for family in ("bart", "m2m_100", "t5gemma2")
+        for kind, settings in [FAMILIES[family]]
+    },
+    "marian_tied": (
+        "MarianConfig",
+        {**FAMILIES["marian_separate"][1], "tie_word_embeddings": True},
+    ),
     "gpt_neox_serial": (
         "GPTNeoXConfig",
         {

@@ -5,7 +5,7 @@ import json
 import pytest
 import sentencepiece
 
-from decoding_jax.text import NumberedPieces, TokenizerError, load_tokenizer
+from decoding_jax.text import NumberedPieces, TokenizerError, WithSpecialTokens, load_tokenizer
 
 WORDS = ["the cat sat on the mat", "un chat, deux chats", "the dog ate the cat's hat"]
 TEXTS = (*WORDS, "  the  cat 猫 ", "a >>fra<< cat", ">>xxx<< cat", ">>deu<<un chat", "cat </s")
@@ -71,7 +71,7 @@ def test_m2m_100_has_languages_after_its_pieces(tmp_path, model):
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [
-        ("marian", {"separate_vocabs": True}, "separate_vocabs: expected False, got True"),
+        ("marian", {"separate_vocabs": True}, "target_vocab.json: has no </s>"),
         (
             "m2m_100",
             {"language_codes": "wmt21"},
@@ -98,6 +98,44 @@ def test_missing_files_and_pieces_are_one_line(tmp_path, model):
     (directory / "vocab.json").unlink()
     with pytest.raises(TokenizerError, match=r"expected tokenizer.json for a marian$"):
         load_tokenizer(directory)
+
+
+def write_separate(directory, model):
+    """Writes the files of a Marian whose outputs have a vocabulary of their own."""
+    _, source = write(directory, model, "marian", separate_vocabs=True)
+    names = ["</s>", "<unk>", *model[1][::-1], ">>fra<<", "more", "<pad>"]
+    target = {name: i for i, name in enumerate(names)}
+    (directory / "target_vocab.json").write_text(json.dumps(target))
+    return source, target
+
+
+def test_inputs_and_outputs_have_vocabularies_of_their_own(tmp_path, model):
+    source, target = write_separate(tmp_path, model)
+    assert source["\u2581cat"] != target["\u2581cat"]
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.encode(">>deu<< cat") == [source[">>deu<<"], source["\u2581cat"], 0]
+    assert tokenizer.pieces("cat") == [target["\u2581cat"]]
+    assert tokenizer.decode([target["\u2581cat"], 0]) == "cat"
+    between = WithSpecialTokens(tokenizer, prefix=[7], suffix=[0])
+    assert between.encode("cat") == [7, source["\u2581cat"], 0]
+    assert between.pieces("cat") == [target["\u2581cat"]]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.filterwarnings("ignore")  # those of transformers
+def test_separate_vocabularies_are_those_of_transformers(tmp_path, model):
+    import transformers
+
+    write_separate(tmp_path, model)
+    original = transformers.MarianTokenizer.from_pretrained(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    for text in TEXTS:
+        assert tokenizer.encode(text) == original(text).input_ids
+        assert tokenizer.pieces(text) == original(text_target=text).input_ids[:-1]
+        if not text.startswith(">>"):
+            ids = tokenizer.pieces(text)
+            theirs = original.decode(ids, skip_special_tokens=True)
+            assert tokenizer.decode(ids).strip() == theirs.strip()
 
 
 @pytest.mark.exhaustive

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,6 +17,10 @@ from decoding_jax.models.checkpoint.family import Key
 from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, named, read_model
 
 IGNORED = r"(model\.)?(encoder|decoder)\.version"
+SHARED = "model.shared.weight"
+SOURCE = "model.encoder.embed_tokens.weight"
+TARGET = "model.decoder.embed_tokens.weight"
+OUTPUT = "lm_head.weight"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,34 +127,31 @@ NAMES = {
     "([qkv])(uery|ey|alue)": r"\1_proj",
     "out": "out_proj",
 }
-EMBEDDING = "model.shared.weight"
-# Other names of the same table.
-ALIASES = (
-    *("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
-    "lm_head.weight",
-)
+SEPARATE = {
+    "source_token_embedder": "model.encoder.embed_tokens",
+    "token_embedder": "model.decoder.embed_tokens",
+    "logits_dense": "lm_head",
+}
+"""The names of tables that are not one."""
 
 
 def table(config: BartConfig) -> dict[str, Weight]:
     """The tensor of every parameter."""
-    return named(Bart, config, NAMES)
+    own = {} if config.source_vocab_size is None else SEPARATE
+    return named(Bart, config, own | {x: y for x, y in NAMES.items() if x not in own})
 
 
 def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_DEVICE) -> Bart:
     """Reads the model of a directory."""
     family = family_of(settings)
-    settings.refuse(share_encoder_decoder_embeddings=True, tie_word_embeddings=True)
     tensors.rename({}, "model.", r"lm_head\..*|final_logits_bias")
-    for alias in ALIASES:
-        if not tensors.tie(EMBEDDING, alias):
-            raise settings.error(alias, "another tensor", f"the same table as {EMBEDDING}")
     bos = settings.get("bos_token_id", int, 0)
     start = family.start_id if family.start_id is not None else bos
     start = settings.get("decoder_start_token_id", int, start)
     pad = settings.get("pad_token_id", int, start if family.pad_id is None else family.pad_id)
     offsets = {"learned": family.offset, "sinusoidal": 0, "sinusoidal_inclusive": pad + 1}
     config = BartConfig(
-        **keys.fields_of(KEYS, settings),
+        **keys.fields_of(KEYS, settings) | _tables(settings, tensors),
         start_id=start,
         positions=family.positions,
         position_offset=offsets[family.positions],
@@ -158,12 +160,51 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
         logits_bias=family.logits_bias and "final_logits_bias" in tensors,
         dtype=dtype,
     )
-    model = read_model(Bart, config, table(config), tensors, layout)
+    weights = table(config)
+    for path, weight in weights.items():
+        # Until version 5 of transformers, files without tied tables have one of both stacks.
+        is_table = weight.name in (SOURCE, TARGET) and not config.logits_via_embedding
+        if is_table and weight.name not in tensors and SHARED in tensors:
+            weights[path] = weight._replace(name=SHARED)
+    model = read_model(Bart, config, weights, tensors, layout)
     if config.positions != "learned":
         for stack, kind in itertools.product(("encoder", "decoder"), ("weight", "weights")):
             _check_sinusoids(f"model.{stack}.embed_positions.{kind}", config, settings, tensors)
-    tensors.check_all_used(IGNORED)
+    # transformers does not use the table to which others would be tied.
+    unused = re.escape(SHARED) if not config.logits_via_embedding else IGNORED
+    tensors.check_all_used(f"{IGNORED}|{unused}")
     return model
+
+
+def _tables(settings: Settings, tensors: Tensors) -> dict[str, Any]:
+    """The settings of the network that say which tables it has.
+
+    With ``share_encoder_decoder_embeddings``, which a Marian alone may lack, a setting that ties
+    the output to the decoder's table ties the encoder's table to it as well.
+    """
+    share = "share_encoder_decoder_embeddings"
+    is_shared = True
+    if settings.get("model_type", str) == "marian":
+        is_shared = settings.get(share, bool, True)
+    else:
+        settings.refuse(**{share: True})
+    is_tied = settings.get("tie_word_embeddings", bool, True)
+    aliases = [SOURCE, TARGET, OUTPUT] if is_shared else [OUTPUT]
+    first = SHARED if is_shared else TARGET
+    for alias in aliases if is_tied else ():
+        if not tensors.tie(first, alias):
+            raise settings.error(alias, "another tensor", f"the same table as {first}")
+    if is_tied and is_shared:
+        return {}
+    size = settings.size("vocab_size")
+    target = settings.size("decoder_vocab_size", size)
+    if is_shared and target != size:
+        raise settings.error("decoder_vocab_size", target, f"vocab_size = {size}, with {share}")
+    return {
+        "vocab_size": target,
+        "source_vocab_size": size,
+        "logits_via_embedding": is_tied,
+    }
 
 
 def _check_sinusoids(name: str, config: BartConfig, settings: Settings, tensors: Tensors) -> None:
@@ -185,6 +226,13 @@ def settings_of(config: BartConfig) -> dict[str, Any]:
     Raises:
       ValueError: for a network that is none of the families of this layout.
     """
+    own = config.source_vocab_size
+    is_tied = config.logits_via_embedding
+    if own is None and not is_tied:
+        raise ValueError(
+            "source_vocab_size: expected a number with logits_via_embedding = False in this"
+            " layout, got None"
+        )
     names = ("positions", "norm_first", "embedding_norm")
     shape = {name: getattr(config, name) for name in names}
     found = [
@@ -192,20 +240,29 @@ def settings_of(config: BartConfig) -> dict[str, Any]:
         for name, family in FAMILIES.items()
         if all(getattr(family, key) == value for key, value in shape.items())
         and family.logits_bias >= config.logits_bias
+        and (name == "marian" or own is None or not (is_tied or own != config.vocab_size))
     ]
     offsets = {"learned": FAMILIES[found[0]].offset if found else 0, "sinusoidal": 0}
     offset = offsets.get(config.positions, config.position_offset)
     if not found or config.position_offset != offset or config.position_offset < 0:
-        shape |= {"logits_bias": config.logits_bias, "position_offset": config.position_offset}
+        others = ("logits_bias", "position_offset", "source_vocab_size", "logits_via_embedding")
+        shape |= {name: getattr(config, name) for name in others}
         listed = ", ".join(f"{name}={value!r}" for name, value in shape.items())
         raise ValueError(f"config: expected one of {', '.join(FAMILIES)}, got {listed}")
     family = FAMILIES[found[0]]
+    tables: dict[str, Any] = {"tie_word_embeddings": is_tied}
+    if own is not None:
+        tables["vocab_size"] = own
+        if found[0] == "marian":
+            tables |= {"share_encoder_decoder_embeddings": False}
+            tables |= {"decoder_vocab_size": config.vocab_size}
     pads = {"marian": config.start_id, "m2m_100": config.position_offset - 1}
     return {
         "architectures": [family.architecture],
         "model_type": found[0],
         "is_encoder_decoder": True,
         **keys.settings_of(KEYS, config),
+        **tables,
         "decoder_start_token_id": config.start_id,
         "pad_token_id": pads.get(found[0], family.pad_id),
         "eos_token_id": family.eos_id,

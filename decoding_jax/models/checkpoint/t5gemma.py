@@ -37,9 +37,11 @@ def table(config: T5GemmaConfig, encoder: str = "model.encoder") -> dict[str, We
       config: the shape of the network.
       encoder: the prefix of the encoder's tensors.
     """
+    target = encoder if config.logits_via_embedding else "model.decoder"
     own = {
         "decoder/logits_dense": "lm_head.out_proj",
-        "^token_embedder": f"{encoder}.embed_tokens",
+        "source_token_embedder": f"{encoder}.embed_tokens",
+        "^token_embedder": f"{target}.embed_tokens",
         "image_end": "eoi_embedding",
         "encoder": encoder,
         "decoder": "model.decoder",
@@ -53,18 +55,16 @@ def table(config: T5GemmaConfig, encoder: str = "model.encoder") -> dict[str, We
 def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_DEVICE) -> T5Gemma:
     """Reads the model of a directory."""
     merged = settings.get("model_type", str) == "t5gemma2"
-    if merged:
-        settings.refuse(tie_word_embeddings=True)
     encoder, decoder = settings.section("encoder"), settings.section("decoder")
     text = encoder.section("text_config") if merged else encoder
     prefix = "model.encoder.text_model"
     prefix = prefix if f"{prefix}.norm.weight" in tensors else "model.encoder"
     embedder = f"{prefix if merged else 'model.decoder'}.embed_tokens"
-    for name in ("weight", "eoi_embedding") if merged else ():
+    tied = settings.get("tie_word_embeddings", bool, True)
+    for name in ("weight", "eoi_embedding") if merged and tied else ():
         theirs, ours = f"model.decoder.embed_tokens.{name}", f"{embedder}.{name}"
         if not tensors.same(theirs, ours):
             raise settings.error(theirs, "another tensor", f"the same as {ours}")
-    tied = settings.get("tie_word_embeddings", bool, True)
     ends = settings.get("eoi_token_index", int, encoder.get("eoi_token_index", int, 256_000))
     start = settings.get("bos_token_id", int, decoder.get("bos_token_id", int, 2))
     family = GEMMA3 if merged else GEMMA2
@@ -79,7 +79,12 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
         merged=merged,
         image_end_id=ends,
     )
-    model = read_model(T5Gemma, config, table(config, prefix), tensors, layout)
+    weights = table(config, prefix)
+    for path, weight in weights.items():
+        source = f"source_{path}"
+        if tied and source in weights and weight.name not in tensors:
+            weights[path] = weights[source]
+    model = read_model(T5Gemma, config, weights, tensors, layout)
     tensors.check_all_used(IMAGES)
     return model
 
@@ -96,8 +101,6 @@ def settings_of(config: T5GemmaConfig) -> dict[str, Any]:
                 f"{name}qk_norm, merged: expected both (T5Gemma 2) or neither (T5Gemma), got"
                 f" {shape.qk_norm} and {config.merged}"
             )
-    if config.merged and not config.logits_via_embedding:
-        raise ValueError("logits_via_embedding: expected True with merged = True, got False")
     common = {"bos_token_id": config.start_id, "eos_token_id": 1, "pad_token_id": 0}
     kinds = ("t5gemma2_text", "t5gemma2_decoder") if config.merged else ("t5_gemma_module",) * 2
     layers = GEMMA3 if config.merged else GEMMA2
