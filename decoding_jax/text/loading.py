@@ -12,8 +12,9 @@ import jax
 from jax.sharding import Mesh
 
 from decoding_jax import suggestions
-from decoding_jax.models import GPT2, T5, Bart, Llama, T5Decoder, T5Gemma, load_model
+from decoding_jax.models import GPT2, T5, Bart, Gemma, Llama, T5Decoder, T5Gemma, load_model
 from decoding_jax.models.checkpoint import CheckpointError
+from decoding_jax.models.checkpoint.gemma_library import find_gemma
 from decoding_jax.models.checkpoint.lora import base_and_adapter
 from decoding_jax.models.decoder import with_attention, with_prefill_chunk
 from decoding_jax.models.fixed_shapes import reproducible as with_fixed_shapes
@@ -157,6 +158,9 @@ def load(
     family = None
     if isinstance(model, T5):
         family = {"model_type": "t5", "vocab_size": model.config.vocab_size}
+    elif isinstance(model, Gemma) and find_gemma(path) is not None:
+        # As its library samples texts.
+        family = {"add_bos_token": True, "end_tokens": ["<end_of_turn>"]}
     made = load_tokenizer(path if tokenizer is None else tokenizer, family=family)
     inputs.check_tokenizer(made, model)
     if tokenizer is not None:

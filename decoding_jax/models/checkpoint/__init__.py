@@ -1,6 +1,6 @@
 """Reads and writes models in the layouts of Hugging Face (safetensors, never pickle) and T5X.
 
-Checkpoints of MaxText are read too.
+Checkpoints of MaxText and of the library ``gemma`` are read too.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from decoding_jax.models.checkpoint.directory import (
 from decoding_jax.models.checkpoint.drafters import DrafterDirectory, load_drafter
 from decoding_jax.models.checkpoint.families import FAMILIES, family_of
 from decoding_jax.models.checkpoint.family import Family
+from decoding_jax.models.checkpoint.gemma_library import find_gemma, read_gemma
 from decoding_jax.models.checkpoint.lora import MergedTensors, base_and_adapter
 from decoding_jax.models.checkpoint.maxtext import find_maxtext, read_maxtext
 from decoding_jax.models.checkpoint.other_layouts import check_directory, check_layout
@@ -88,12 +89,14 @@ def load_model(
     weights: str | None = None,
     lora: str | StoragePath | None = None,
 ) -> T5 | T5Decoder | Bart | T5Gemma | GPT2 | Llama:
-    """Reads a model from a directory with ``config.json`` and ``*.safetensors``, T5X or MaxText.
+    """Reads a model of a directory in Hugging Face's layout, T5X's, MaxText's or Gemma's own.
 
     Args:
       directory: a directory with ``config.json`` and either ``model.safetensors`` or shards with
         ``model.safetensors.index.json``; or a T5X checkpoint, or a directory with several (see
-        ``load_t5x``); or a run of MaxText, or one of its checkpoints with ``config.yml`` beside it.
+        ``load_t5x``); or a run of MaxText, or one of its checkpoints with ``config.yml`` beside it;
+        or a Gemma of the library ``gemma``, such as Kaggle has, with ``config.json`` beside it if
+        its size was not released.
         Or a URL of one, such as ``gs://bucket/model``, of which only the parts that are needed are
         read; or ``hf://organisation/model`` (see ``storage.model_path``).
       dtype: the dtype of weights, activations and cache, ``"float32"`` or ``"bfloat16"``. The
@@ -145,12 +148,16 @@ def load_model(
         lora = model_path("lora", lora)
         check_directory(lora)
     directory, lora = base_and_adapter(directory, lora)
-    is_other = not (directory / CONFIG).exists()
+    gemma = find_gemma(directory)
+    is_other = gemma is None and not (directory / CONFIG).exists()
     if is_other and find_t5x(directory):
         _refuse_lora(directory, lora, "T5X")
         return load_t5x(directory, dtype=dtype, mesh=mesh, scan_layers=scan_layers, weights=weights)
     items = find_maxtext(directory) if is_other else None
-    if items is None:
+    if gemma is not None:
+        _refuse_lora(directory, lora, "the library gemma")
+        settings, tensors = read_gemma(directory, gemma)
+    elif items is None:
         check_layout(directory)
         settings = Settings(directory / CONFIG)
     else:
@@ -175,7 +182,7 @@ def load_model(
     try:
         if lora is not None:
             tensors = MergedTensors(directory, lora)
-        elif items is None:
+        elif items is None and gemma is None:
             tensors = Tensors(directory, () if packing is None else packing.weights)
         dtype = tensors.dtype() if dtype == "auto" else dtype
         model = _FAMILIES[family].read(settings, tensors, dtype, layout)

@@ -8,7 +8,6 @@ layer or, where layers are scanned, with an axis of layers. ``param_mapping.py``
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,7 +17,13 @@ import numpy as np
 import yaml
 
 from decoding_jax.models.checkpoint.directory import CheckpointError, Settings, Tensors
-from decoding_jax.models.checkpoint.stored_arrays import METADATA, StoredArray, orbax_arrays
+from decoding_jax.models.checkpoint.stored_arrays import (
+    METADATA,
+    Converted,
+    ConvertedTensors,
+    StoredArray,
+    orbax_arrays,
+)
 from decoding_jax.storage import StoragePath
 
 _ITEMS, _CONFIG = "items", "config.yml"
@@ -158,7 +163,7 @@ def read_maxtext(directory: StoragePath, items: StoragePath) -> tuple[Settings, 
     if given.get("logits_via_embedding", bool):
         given.refuse(normalize_embedding_logits=name.startswith("gemma"))
     values = _config(given, name)
-    return Settings(given.path, values), _MaxTextTensors(given, name, values, items)
+    return Settings(given.path, values), _tensors(given, name, values, items)
 
 
 def _settings(directory: StoragePath) -> Settings:
@@ -245,98 +250,73 @@ def _place(block: str, i: int, count: int, scanned: bool) -> tuple[str, str, int
     return f"layers_remainder/layers_{within}", "", None
 
 
-@dataclasses.dataclass(frozen=True)
-class _Converted:
-    """A tensor that is made of an array; a tuple of slices reads that part.
+def _tensors(
+    given: Settings, block: str, values: dict[str, Any], items: StoragePath
+) -> ConvertedTensors:
+    """The tensors of a checkpoint under the names of Hugging Face's layout."""
+    arrays = orbax_arrays(items, _name)
+    places: dict[str, tuple[str, int | None]] = {
+        "model.embed_tokens.weight": ("token_embedder/embedding", None),
+        "model.norm.weight": ("decoder/decoder_norm/scale", None),
+        "lm_head.weight": ("decoder/logits_dense/kernel", None),
+    }
+    count, scanned = values["num_hidden_layers"], given.get("scan_layers", bool)
+    for i in range(count):
+        folder, suffix, index = _place(block, i, count, scanned)
+        for ours, theirs in _BLOCKS[block].layer.items():
+            part, rest = ours.split("/", 1)
+            array = f"decoder/{folder}/{part}{suffix}/{rest}"
+            places[f"model.layers.{i}.{theirs}"] = array, index
+    found = {
+        name: _converted(name, arrays[array], array, index, given, block, values)
+        for name, (array, index) in places.items()
+        if array in arrays
+    }
+    known = {array for array, _ in places.values()}
+    others = [array for name, array in arrays.items() if name not in known]
+    return ConvertedTensors(items, given.path.name, found, others)
 
-    Attributes:
-      array: the array.
-      at: the part of it that is the tensor's.
-      shape: the shape of the tensor.
-      columns: None, or the number of inputs of a kernel, which is transposed.
-      halves: whether the interleaved dimensions of heads are put into two halves.
-      scale, offset: what the numbers are multiplied by, and what is added to them then.
-    """
 
-    array: StoredArray
-    at: tuple[slice | int, ...]
-    shape: tuple[int, ...]
-    columns: int | None = None
-    halves: bool = False
-    scale: float = 1.0
-    offset: float = 0.0
+def _converted(
+    name: str,
+    array: StoredArray,
+    array_name: str,
+    index: int | None,
+    given: Settings,
+    block: str,
+    values: dict[str, Any],
+) -> Converted:
+    """The tensor that is made of an array, or of one layer's part of it."""
+    axis, shape = given.get("param_scan_axis", int), array.shape
+    at: tuple[slice | int, ...] = ()
+    if index is not None:
+        shape, at = (*shape[:axis], *shape[axis + 1 :]), (*[slice(None)] * axis, index)
+    is_gemma, size = block.startswith("gemma"), values["vocab_size"]
+    if array_name.endswith("/embedding"):
+        # Rows beyond the vocabulary fill the table up.
+        scale = 1 / math.sqrt(shape[1]) if is_gemma else 1.0
+        if block == "gemma3":
+            scale = 1 / float(ml_dtypes.bfloat16(math.sqrt(shape[1])))
+        table = min(size, shape[0]), shape[1]
+        return Converted(array, (slice(0, size),), table, lambda x: x * np.float32(scale))
+    if array_name.endswith("logits_dense/kernel"):
+        table = min(size, shape[1]), shape[0]
+        return Converted(array, (slice(None), slice(0, size)), table, np.transpose)
+    if not array_name.endswith("/kernel"):
+        offset = -float(is_gemma and array_name.endswith("/scale"))
+        return Converted(array, at, (math.prod(shape),), lambda x: x + np.float32(offset))
+    inputs = math.prod(shape[:-1]) if name.endswith(".o_proj.weight") else shape[0]
+    scaled = name.endswith(".q_proj.weight") and block in ("llama2", "gemma", "gemma2")
+    rotated = name.endswith((".q_proj.weight", ".k_proj.weight"))
+    factor = np.float32(math.sqrt(shape[-1]) if scaled else 1.0)
+    halves = rotated and _is_interleaved(given)
 
-    def get_shape(self) -> list[int]:
-        return list(self.shape)
-
-    def get_dtype(self) -> str:
-        return str(self.array.store.dtype.name)
-
-    def __getitem__(self, index: Any) -> np.ndarray:
-        x = np.asarray(self.array[self.at], np.float32)
-        if self.halves:
+    def kernel(x: np.ndarray) -> np.ndarray:
+        if halves:  # The interleaved dimensions of heads are put into two halves.
             x = np.concatenate([x[..., ::2], x[..., 1::2]], -1)
-        x = x * np.float32(self.scale) + np.float32(self.offset)
-        if self.columns is not None:
-            x = x.reshape(self.columns, -1).T
-        return x.reshape(self.shape)[index]
+        return (x * factor).reshape(inputs, -1).T
 
-
-class _MaxTextTensors(Tensors):
-    """The tensors of a checkpoint of MaxText under the names of Hugging Face's layout."""
-
-    def __init__(self, given: Settings, block: str, values: dict[str, Any], items: StoragePath):
-        self._given, self._block, self._values = given, block, values
-        self.config = given.path.name
-        self._arrays = orbax_arrays(items, _name)
-        self._used, self._stored, self.expected = set(), {}, set()
-        self._places: dict[str, tuple[str, int | None]] = {
-            "model.embed_tokens.weight": ("token_embedder/embedding", None),
-            "model.norm.weight": ("decoder/decoder_norm/scale", None),
-            "lm_head.weight": ("decoder/logits_dense/kernel", None),
-        }
-        count, scanned = values["num_hidden_layers"], given.get("scan_layers", bool)
-        for i in range(count):
-            folder, suffix, index = _place(block, i, count, scanned)
-            for ours, theirs in _BLOCKS[block].layer.items():
-                part, rest = ours.split("/", 1)
-                array = f"decoder/{folder}/{part}{suffix}/{rest}"
-                self._places[f"model.layers.{i}.{theirs}"] = array, index
-        known = {array for array, _ in self._places.values()}
-        others = [array for array in self._arrays if array not in known]  # unexpected ones
-        names = [name for name, (array, _) in self._places.items() if array in self._arrays]
-        self._file_of = dict.fromkeys([*names, *others], items)
-
-    def _slice(self, name: str) -> _Converted:
-        stored = self._stored.get(name, name)
-        array_name, index = self._places.get(stored, (stored, None))
-        array, axis = self._arrays[array_name], self._given.get("param_scan_axis", int)
-        shape = array.shape
-        at: tuple[slice | int, ...] = ()
-        if index is not None:
-            shape, at = (*shape[:axis], *shape[axis + 1 :]), (*[slice(None)] * axis, index)
-        is_gemma, size = self._block.startswith("gemma"), self._values["vocab_size"]
-        if array_name.endswith("/embedding"):
-            # Rows beyond the vocabulary fill the table up.
-            scale = 1 / math.sqrt(shape[1]) if is_gemma else 1.0
-            if self._block == "gemma3":
-                scale = 1 / float(ml_dtypes.bfloat16(math.sqrt(shape[1])))
-            return _Converted(
-                array, (slice(0, size),), (min(size, shape[0]), shape[1]), scale=scale
-            )
-        if array_name.endswith("logits_dense/kernel"):
-            tensor = min(size, shape[1]), shape[0]
-            return _Converted(array, (slice(None), slice(0, size)), tensor, shape[0])
-        if not array_name.endswith("/kernel"):
-            norm = array_name.endswith("/scale")
-            return _Converted(array, at, (math.prod(shape),), offset=-float(is_gemma and norm))
-        columns = math.prod(shape[:-1]) if name.endswith(".o_proj.weight") else shape[0]
-        scaled = name.endswith(".q_proj.weight") and self._block in ("llama2", "gemma", "gemma2")
-        rotated = name.endswith((".q_proj.weight", ".k_proj.weight"))
-        halves = rotated and _is_interleaved(self._given)
-        tensor = math.prod(shape) // columns, columns
-        scale = math.sqrt(shape[-1]) if scaled else 1.0
-        return _Converted(array, at, tensor, columns, halves, scale)
+    return Converted(array, at, (math.prod(shape) // inputs, inputs), kernel)
 
 
 def _name(keys: Sequence[str]) -> str | None:

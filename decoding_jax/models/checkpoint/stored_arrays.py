@@ -1,15 +1,15 @@
-"""Arrays that ``tensorstore`` reads: zarr, and the checkpoints of Orbax."""
+"""Arrays that ``tensorstore`` reads: zarr, and the checkpoints of Orbax, also as tensors."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from decoding_jax.models.checkpoint.directory import FLOATS, CheckpointError
+from decoding_jax.models.checkpoint.directory import FLOATS, CheckpointError, Tensors
 from decoding_jax.storage import StoragePath, kvstore
 
 METADATA = "_METADATA"
@@ -78,6 +78,23 @@ def open_array(
     return StoredArray(opened, name, where)
 
 
+def orbax_tree(path: StoragePath) -> tuple[dict[str, Any], list[list[str]]]:
+    """What ``_METADATA`` in a folder of Orbax's says, and the keys on the path of every array.
+
+    Raises:
+      CheckpointError: for another file.
+    """
+    try:
+        metadata = json.loads((path / METADATA).read_text())
+        places = [
+            [str(part["key"]) for part in entry["key_metadata"]]
+            for entry in metadata["tree_metadata"].values()
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise CheckpointError(f"{path / METADATA}: is not Orbax's ({e})") from e
+    return metadata, places
+
+
 def orbax_arrays(
     path: StoragePath, name_of: Callable[[Sequence[str]], str | None]
 ) -> dict[str, StoredArray]:
@@ -90,14 +107,7 @@ def orbax_arrays(
     Raises:
       CheckpointError: for another file, and as ``open_array``.
     """
-    try:
-        metadata = json.loads((path / METADATA).read_text())
-        places = [
-            [str(part["key"]) for part in entry["key_metadata"]]
-            for entry in metadata["tree_metadata"].values()
-        ]
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise CheckpointError(f"{path / METADATA}: is not Orbax's ({e})") from e
+    metadata, places = orbax_tree(path)
     driver = "zarr3" if metadata.get("use_zarr3") else "zarr"
     found = {}
     for keys in places:
@@ -109,6 +119,59 @@ def orbax_arrays(
             store = {"driver": "ocdbt", "base": kvstore(path), "path": f"{place}/"}
         found[name] = open_array(name, path, store, driver)
     return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Converted:
+    """A tensor that is made of an array; a tuple of slices reads that part.
+
+    Attributes:
+      array: the array.
+      at: the part of it that is the tensor's.
+      shape: the shape of the tensor.
+      of: returns the tensor, in this or another shape, for the part in float32.
+    """
+
+    array: StoredArray
+    at: tuple[slice | int, ...]
+    shape: tuple[int, ...]
+    of: Callable[[np.ndarray], np.ndarray]
+
+    def get_shape(self) -> list[int]:
+        return list(self.shape)
+
+    def get_dtype(self) -> str:
+        return str(self.array.store.dtype.name)
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        return self.of(np.asarray(self.array[self.at], np.float32)).reshape(self.shape)[index]
+
+
+class ConvertedTensors(Tensors):
+    """The arrays of a checkpoint as tensors under the names of Hugging Face's layout.
+
+    Args:
+      where: the folder of the arrays, for errors.
+      config: the name of the file that says which shapes they have, for errors.
+      tensors: the tensors, by their names.
+      others: the arrays that none is made of, which are unexpected.
+    """
+
+    def __init__(
+        self,
+        where: StoragePath,
+        config: str,
+        tensors: Mapping[str, Converted],
+        others: Iterable[StoredArray],
+    ):
+        self.config = config
+        self._used, self._stored, self.expected = set(), {}, set()
+        self._made = {x.name: Converted(x, (), x.shape, lambda part: part) for x in others}
+        self._made |= tensors
+        self._file_of = dict.fromkeys(self._made, where)
+
+    def _slice(self, name: str) -> Any:
+        return self._made[self._stored.get(name, name)]
 
 
 def check_dtype(name: str, where: StoragePath, dtype: str) -> None:
