@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from decoding_jax import fields
 from decoding_jax.constraints import tool_calls
-from decoding_jax.constraints.made import json_schema
-from decoding_jax.text.response_formats import MAX_DEPTH, ResponseFormat, Tools, made_by
+from decoding_jax.constraints.made import by_row, free, json_schema
+from decoding_jax.text.response_formats import (
+    MAX_DEPTH,
+    ResponseFormat,
+    Tools,
+    joined_by,
+    made_by,
+)
 from decoding_jax.text.tokenizers import Tokenizer
+from decoding_jax.transforms import PrefixAllowedTokens
 
 _EXPECTED = (
-    'a class of pydantic, a JSON Schema, or a dict of the "type" json_schema, json_object or text'
+    'a class of pydantic, a JSON Schema, a dict of the "type" json_schema, json_object or text, or'
+    " a constraint"
 )
 
 
@@ -25,7 +34,8 @@ def response_format(asked: Any, tokenizer: Tokenizer, vocab_size: int) -> Respon
       asked: a class with ``model_json_schema`` and ``model_validate_json``, such as those of
         pydantic; a JSON Schema as a dict; or, as clients of chat services write it,
         ``{"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}``,
-        ``{"type": "json_object"}`` or ``{"type": "text"}``; or ``Tools``.
+        ``{"type": "json_object"}`` or ``{"type": "text"}``; or ``Tools``; or a constraint, whose
+        texts have no other value.
       tokenizer, vocab_size: as for ``json_schema``.
 
     Raises:
@@ -40,6 +50,8 @@ def response_format(asked: Any, tokenizer: Tokenizer, vocab_size: int) -> Respon
     """
     if isinstance(asked, Tools):
         return tool_calls.response_format(asked, tokenizer, vocab_size)
+    if isinstance(asked, PrefixAllowedTokens):
+        return ResponseFormat(asked, _nothing)
     if isinstance(asked, type) and hasattr(asked, "model_validate_json"):
         return ResponseFormat(_constraint(asked, tokenizer, vocab_size), _reader(asked))
     if not isinstance(asked, Mapping):
@@ -60,6 +72,30 @@ def response_format(asked: Any, tokenizer: Tokenizer, vocab_size: int) -> Respon
     if schema is None:
         return ResponseFormat(None, _nothing)
     return ResponseFormat(_constraint(schema, tokenizer, vocab_size), _value)
+
+
+@joined_by
+def with_joined_tables(
+    formats: Sequence[ResponseFormat], tokenizer: Tokenizer, vocab_size: int
+) -> list[ResponseFormat]:
+    """The formats, each with its own start in the tables of all; any text is one of them too.
+
+    Args:
+      formats: any number of formats, of constraints of this package.
+      tokenizer, vocab_size: as for ``json_schema``.
+
+    Raises:
+      ValueError: as ``by_row``.
+    """
+    anything = free(tokenizer, vocab_size)
+    kept: list[Any] = [made.constraint or anything for made in formats]
+    joined = by_row(kept)
+
+    def of(i: int) -> Any:
+        first = None if joined.first is None else int(joined.first[i])
+        return dataclasses.replace(joined, start=int(joined.start[i]), first=first)
+
+    return [made._replace(constraint=of(i)) for i, made in enumerate(formats)]
 
 
 def _inner(asked: Any) -> Any:

@@ -91,11 +91,11 @@ def generate(
         time for compilation counts too.
       config: parameters by the names of ``transformers``, which choose the strategy. They are given
         instead of ``strategy``, and replace those of the model's directory.
-      response_format: what every text is: a class of pydantic, a JSON Schema, or as clients of chat
-        services write it, ``{"type": "json_schema", "json_schema": {"schema": ...}}`` or
-        ``{"type": "json_object"}``. Texts are kept to it by ``constraints.json_schema``, with
-        values of at most 8 levels, before ``transform``. Completions have the value as ``parsed``:
-        an object of the class, or what ``json.loads`` gives.
+      response_format: what every text is: a class of pydantic, a JSON Schema, a constraint, or as
+        clients of chat services write it, ``{"type": "json_schema", "json_schema": {"schema":
+        ...}}`` or ``{"type": "json_object"}``. Texts are kept to it by ``constraints.json_schema``,
+        with values of at most 8 levels, before ``transform``. Completions have the value as
+        ``parsed``: an object of the class, or what ``json.loads`` gives.
       tools: functions that an answer may call, each ``{"type": "function", "function": {"name":
         ..., "parameters": SCHEMA}}``. Conversations have them by the chat template, and texts that
         begin a call in its format are calls of these functions, whose arguments follow their

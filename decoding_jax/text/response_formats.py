@@ -47,7 +47,11 @@ class ResponseFormat(NamedTuple):
 Maker = Callable[[Any, Tokenizer, int], ResponseFormat]
 """A function of a ``response_format`` or ``Tools``, a tokenizer and the number of tokens."""
 
+Joiner = Callable[[Sequence[ResponseFormat], Tokenizer, int], list[ResponseFormat]]
+"""A function that makes formats of others, one for each, whose constraints have the same tables."""
+
 _MAKERS: list[Maker] = []
+_JOINERS: list[Joiner] = []
 
 
 def made_by(maker: Maker) -> Maker:
@@ -56,13 +60,19 @@ def made_by(maker: Maker) -> Maker:
     return maker
 
 
+def joined_by(joiner: Joiner) -> Joiner:
+    """Says which function joins the tables of formats."""
+    _JOINERS[:] = [joiner]
+    return joiner
+
+
 def of(
     asked: Any, tokenizer: Tokenizer, vocab_size: int, tools: Any = None, choice: Any = None
 ) -> ResponseFormat | None:
     """The format of a call, or None for one without any.
 
     Args:
-      asked: its ``response_format``.
+      asked: its ``response_format``, which may be made already.
       tokenizer, vocab_size: those of its model.
       tools, choice: those of ``Tools``, or None; ``"auto"`` is then the choice.
 
@@ -76,4 +86,21 @@ def of(
         if asked is not None:
             raise fields.error("response_format", "None beside tools", asked)
         asked = Tools(tools, "auto" if choice is None else choice)
-    return None if asked is None else _MAKERS[-1](asked, tokenizer, vocab_size)
+    if asked is None or isinstance(asked, ResponseFormat):
+        return asked
+    return _MAKERS[-1](asked, tokenizer, vocab_size)
+
+
+def joined(asked: Sequence[Any], tokenizer: Tokenizer, vocab_size: int) -> list[ResponseFormat]:
+    """The formats of several calls, whose rows may run in one batch.
+
+    Args:
+      asked: the ``response_format`` of each, or None.
+      tokenizer, vocab_size: as for ``of``.
+
+    Raises:
+      ValueError: as ``of``.
+    """
+    text: Any = {"type": "text"}
+    made = [of(text if x is None else x, tokenizer, vocab_size) for x in asked]
+    return _JOINERS[-1]([x for x in made if x is not None], tokenizer, vocab_size)

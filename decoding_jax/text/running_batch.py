@@ -23,8 +23,10 @@ from decoding_jax.loop.refill import obstacle, widens
 from decoding_jax.sharding.meshes import mesh_of
 from decoding_jax.text.call import TextCall, check_inputs
 from decoding_jax.text.chat import Conversation
+from decoding_jax.text.inputs import vocabulary_size
 from decoding_jax.text.limits import DEFAULT_LENGTH
 from decoding_jax.text.loading import Model
+from decoding_jax.text.response_formats import ResponseFormat, joined
 from decoding_jax.text.stop_strings import (
     are_begun,
     shared_strings,
@@ -42,8 +44,12 @@ class RunningBatch:
     whenever it comes and whatever runs beside it. (A network's logits may differ in their last bits
     between programs of other shapes, unless it is loaded with ``reproducible=True``.) It may have
     its own key, its own limit, and its own value of every setting that may differ by row
-    (``decoding_jax.rows``). Whatever determines shapes or tables, such as the number of samples,
-    the transforms of a chain, a language or the stop strings, is that of the first text.
+    (``decoding_jax.rows``). It may also choose its ``response_format`` or constraint among those of
+    the batch: their automata are joined to one when the batch is made (``constraints.by_row``), in
+    which a text has no more than a state of its own to begin in, so that no choice compiles. A step
+    costs what it does with the largest of them, and the tables take the memory of all. Whatever
+    else determines shapes or tables, such as the number of samples, the transforms of a chain, a
+    language or the stop strings, is that of the first text.
 
     One thread decodes, and waits while there is nothing to do. A text is prefilled by itself and
     takes a free row (iteration-level scheduling: Yu et al. 2022, "Orca"). Where no row is free it
@@ -60,6 +66,8 @@ class RunningBatch:
       max_new_tokens: the largest limit of a text, and the limit of one that names none.
       max_waiting: the largest number of texts that wait for a row.
       chunk: the number of steps between two pieces of a text; None for as many as fit into 50 ms.
+      response_formats: what texts may have as their ``response_format``: those of ``generate``, or
+        constraints of ``decoding_jax.constraints``. None for it is any text.
 
     Raises:
       ValueError: for a setting that is not valid, in one line that names it.
@@ -86,6 +94,7 @@ class RunningBatch:
         chunk: int | None = None,
         stop: Any = None,
         stop_strings: Any = None,
+        response_formats: Sequence[Any] = (),
         **settings: Any,
     ):
         counts = {"batch_size": batch_size, "max_input_length": max_input_length}
@@ -104,6 +113,7 @@ class RunningBatch:
         if stop is not None:
             stop = shared_strings(check_stop("stop", stop), tokenizer, model)
         self._settings = {**settings, "stop": stop}
+        self._formats = _joined_formats(response_formats, tokenizer, vocabulary_size(model))
         self._size, self._length, self._max_waiting = batch_size, max_new_tokens, max_waiting
         self._widths = widths.widths(max_input_length, shared=widths.shared_size(model))
         self._clock = Clock(None, chunk, model=model)
@@ -133,7 +143,8 @@ class RunningBatch:
           text: a text or a conversation, as for ``generate``.
           key: a typed key, for strategies that draw, as of ``generate(model, tokenizer, [text])``.
           max_new_tokens: the limit of this text, at most that of the batch, which is the default.
-          **settings: those in the place of settings of the batch.
+          **settings: those in the place of settings of the batch; ``response_format`` is one of its
+            ``response_formats``, if it has any.
 
         Returns:
           The pieces of its completions. Its ``close()`` takes the text back.
@@ -146,6 +157,8 @@ class RunningBatch:
         _check_names(settings, also=("drafter",))
         limit = self._length if max_new_tokens is None else max_new_tokens
         given = {**self._settings, **settings, "max_new_tokens": limit}
+        if self._formats:
+            given["response_format"] = _format_of(given, self._formats)
         call = TextCall("stream", {}, self._model, self._tokenizer, [text], key=key, **given)
         if (size := len(call.ids[0])) > self._widths[-1]:
             expected = f"at most {self._widths[-1]} tokens, the max_input_length"
@@ -335,6 +348,33 @@ def _check_names(settings: Mapping[str, Any], also: Sequence[str] = ()) -> None:
     for name in ("share_prefix", *also):
         if settings.get(name):
             raise fields.error(name, "none for a text that joins a batch", settings[name])
+
+
+def _joined_formats(
+    asked: Any, tokenizer: Tokenizer, vocab_size: int
+) -> list[tuple[Any, ResponseFormat]]:
+    """The formats that a text may name, and None, with what they are made to; none for none."""
+    if isinstance(asked, (str, Mapping)) or not isinstance(asked, Sequence):
+        raise fields.error("response_formats", "a list of formats and constraints", asked)
+    if not asked:
+        return []
+    named = [*asked, None]
+    return list(zip(named, joined(named, tokenizer, vocab_size), strict=True))
+
+
+def _format_of(
+    given: Mapping[str, Any], formats: Sequence[tuple[Any, ResponseFormat]]
+) -> ResponseFormat:
+    """The format of a text, among those of its batch."""
+    if given.get("tools") is not None:
+        raise fields.error("tools", "None in a batch with response_formats", given["tools"])
+    asked = given.get("response_format")
+    for named, made in formats:
+        if named is asked or (
+            isinstance(asked, dict) and isinstance(named, dict) and named == asked
+        ):
+            return made
+    raise fields.error("response_format", "one of the batch's response_formats, or None", asked)
 
 
 def _of_one_row(call: TextCall, length: int) -> Call:

@@ -15,7 +15,7 @@ import tiers
 from text_fakes import TABLE, Digits
 
 import decoding_jax
-from decoding_jax import RunningBatch, Stop, transforms
+from decoding_jax import RunningBatch, Stop, constraints, transforms
 from decoding_jax.text.token_texts import concatenated
 
 
@@ -74,6 +74,56 @@ def test_a_text_has_the_tokens_that_it_has_alone(name):
         assert [c.finished for c in made] == [c.finished for c in alone]
         for sample, completion in enumerate(made):
             assert "".join(p for p in pieces if p.sample == sample) == completion.text
+
+
+SCHEMA = {"type": "integer", "minimum": 3, "maximum": 64}
+
+
+def formats():
+    """A list, a pattern and a schema."""
+    size = TABLE.vocab_size
+    return [
+        constraints.choice(["12", "3", "456"], TOKENIZER, vocab_size=size),
+        constraints.regex("(12)*6?", TOKENIZER, vocab_size=size),
+        SCHEMA,
+    ]
+
+
+@pytest.mark.exhaustive
+def test_each_text_has_a_constraint_of_its_own():
+    """Texts of three languages and of none share two rows."""
+    several = formats()
+    shape = {"batch_size": 2, "max_input_length": 8, "max_new_tokens": 6, "chunk": 1}
+    texts = [*TEXTS[:2], "3 1", *TEXTS[3:], "1 1"]
+    order = [None, several[0], several[1], dict(SCHEMA), None, several[2], several[1]]
+    keys = [jax.random.key(i) for i in range(len(texts))]
+    with RunningBatch(
+        TABLE, TOKENIZER, response_formats=several, strategy="sample", **shape
+    ) as batch:
+        given = zip(texts, keys, order, strict=True)
+        streams = [batch.submit(text, key=key, response_format=x) for text, key, x in given]
+        read = ["".join(stream) for stream in streams]
+    for i, text in enumerate(texts):
+        [[alone]] = decoding_jax.generate(
+            TABLE, TOKENIZER, [text], key=keys[i], strategy="sample",
+            response_format=order[i], max_new_tokens=6,
+        )  # fmt: skip
+        [[made]] = streams[i].output
+        assert (made.tokens, made.finished) == (alone.tokens, alone.finished)
+        assert (made.parsed, read[i]) == (alone.parsed, alone.text)
+
+
+def test_a_format_that_a_batch_does_not_have_is_one_line():
+    given = {"strategy": "sample", "batch_size": 1, "max_input_length": 8}
+    with RunningBatch(TABLE, TOKENIZER, response_formats=formats(), **given) as batch:
+        for settings, words in (
+            ({"response_format": {"type": "string"}}, "response_format: expected one of the batch"),
+            ({"tools": [{}]}, "tools: expected None in a batch with response_formats, got"),
+        ):
+            with pytest.raises(ValueError, match=words):
+                batch.submit("1", key=jax.random.key(0), **settings)
+    with pytest.raises(ValueError, match="response_formats: expected a list of formats"):
+        RunningBatch(TABLE, TOKENIZER, response_formats=formats()[0], **given)
 
 
 @pytest.fixture(scope="module")
