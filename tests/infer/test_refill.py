@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import json
 import logging
+import operator
 
 import jax
 import numpy as np
@@ -17,7 +18,7 @@ from same_texts import check_equal
 import decoding_jax
 from decoding_jax import Constraints, Stop, infer, loop, transforms
 from decoding_jax.batches import RowDecoder, parse
-from decoding_jax.models import guided
+from decoding_jax.models import confident, guided
 from decoding_jax.strategies.speculative import Assistant, Measured, PromptLookup
 from decoding_jax.testing import TableLM
 from decoding_jax.testing.certificate.strategies import DRAFTS
@@ -325,11 +326,52 @@ def test_a_killed_job_ends_with_the_same_bytes(model, request, tmp_path):
     assert run("killed") == whole
 
 
-@pytest.mark.release
-def test_a_guided_model_has_the_prompt_of_each_input():
-    """In refilled batches of all widths, as for each input alone."""
-    model = guided(DRAFT, 1.5, [[1 + i % 6] * (1 + i % 3) for i in range(COUNT)])
+# Each ends where the mean of so many confidences is below its threshold.
+CONFIDENT = confident(
+    MODEL, 0, TEMPERATURES + 0.5, window=(LIMITS % 3 + 1).astype(np.int32), num_tokens=2
+)
+GUIDED = guided(DRAFT, 1.5, [[1 + i % 6] * (1 + i % 3) for i in range(COUNT)])
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(GUIDED, id="guided", marks=pytest.mark.release),
+        pytest.param(CONFIDENT, id="confident", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_model_has_its_own_values_for_each_input(model):
+    """In refilled batches of all widths, in any order, as for each input alone."""
     by_row = make_decoder("sample", model=model)
     alone = make_decoder("sample", 1, model=model, refill=False)
     assert by_row.group_size is not None
-    assert decode(by_row, widths=(2, 8)) == decode(alone)
+    found = decode(alone)
+    assert decode(by_row, widths=(2, 8)) == found
+    shuffled = np.random.default_rng(1).permutation(COUNT).tolist()
+    assert decode(by_row, shuffled, widths=(2, 8)) == found
+
+
+@pytest.mark.exhaustive
+def test_jobs_and_streams_end_texts_that_are_not_confident():
+    """By the threshold and the window of each text, as ``generate`` does for it alone."""
+    settings = {"num_samples": 2, "max_new_tokens": 6}
+    texts = ["".join(map(str, ids)) for ids in IDS]
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(5), np.arange(COUNT))
+    call = {"strategy": "sample", **settings}
+
+    def alone(model):
+        return decoding_jax.generate(model, Digits(), texts, key=keys, batch_size=1, **call)
+
+    def tokens_of(found):
+        return [[completion.tokens for completion in row] for row in found]
+
+    expected = tokens_of(alone(CONFIDENT))
+    assert sum(map(operator.ne, expected, tokens_of(alone(MODEL)))) > 3
+    *_, last = decoding_jax.stream(CONFIDENT, Digits(), texts, key=keys, chunk=2, **call)
+    assert tokens_of(last) == expected
+    made = []
+    sample = functools.partial(decoding_jax.sample, **settings)
+    items = [infer.Item(text) for text in texts]
+    options = {"seed": 5, "batch_size": 4, "max_input_length": 8, "with_tokens": True}
+    infer.run((CONFIDENT, Digits()), items, sample, report=made.append, **options)
+    assert [[output["tokens"] for output in record["outputs"]] for record in made] == expected
