@@ -980,6 +980,17 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "umt5": ("UMT5Config", {**_T5, "num_decoder_layers": 1, "tie_word_embeddings": False}),
+    "switch": (
+        "SwitchTransformersConfig",
+        {
+            **_T5,
+            "num_decoder_layers": 3,
+            "num_experts": 4,
+            "num_sparse_encoder_layers": 1,
+            "num_sparse_decoder_layers": 3,
+            "router_bias": True,
+        },
+    ),
     "bart": ("BartConfig", _BART),
     "blenderbot": ("BlenderbotConfig", {**_BART, "scale_embedding": True}),
     "mbart": ("MBartConfig", {**_BART, "scale_embedding": True, "decoder_start_token_id": 7}),

@@ -207,7 +207,8 @@ class BoundEncoderDecoder(NetworkModel):
     @classmethod
     def sizes_of(cls, config: Any) -> dict[str, int]:
         """The sizes of a network that the axis ``model`` of a mesh has to divide."""
-        return {name: getattr(config, name) for name in cls.sharded_names}
+        sizes = {name: getattr(config, name) for name in cls.sharded_names}
+        return {name: size for name, size in sizes.items() if size is not None}
 
     def early_exit(self, num_layers: int) -> Self:
         """``EncoderDecoder.early_exit``, bound to the same inputs."""

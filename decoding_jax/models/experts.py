@@ -1,14 +1,15 @@
 """A mixture of experts in the place of a feed-forward part.
 
 Shazeer et al. 2017, "Outrageously Large Neural Networks: The Sparsely-Gated Mixture-of-Experts
-Layer"; Jiang et al. 2024, "Mixtral of Experts". No token is dropped: each runs through its best
-experts, whatever other tokens choose, so a row does not depend on its batch. The tokens are ordered
-by expert, and one ragged product reads each kernel that is chosen, or a loop over blocks of tokens
-of one expert (Gale et al. 2023, "MegaBlocks").
+Layer"; Fedus et al. 2022, "Switch Transformers"; Jiang et al. 2024, "Mixtral of Experts". No token
+is dropped: each runs through its best experts, whatever other tokens choose, so a row does not
+depend on its batch. The tokens are ordered by expert, and one ragged product reads each kernel that
+is chosen, or a loop over blocks of tokens of one expert (Gale et al. 2023, "MegaBlocks").
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -123,8 +124,7 @@ class Experts(nn.Module):
         cfg = self.config
         count, chosen, biased = cfg.num_experts, cfg.experts_per_token, cfg.expert_bias
         tokens = x.reshape(-1, x.shape[-1])
-        if scores is None:
-            scores = layers.Dense(count, cfg.dtype, use_bias=biased, name="router")(tokens)
+        scores = self.scores(tokens) if scores is None else scores
         scores = scores.reshape(-1, count).astype(jnp.float32)
         weight, expert = lax.top_k(jax.nn.softmax(scores), chosen)
         if cfg.normalised_experts:
@@ -139,13 +139,29 @@ class Experts(nn.Module):
             dense = ExpertDense(count, size, cfg.dtype, biased, name=f"{name}_experts")
             return dense(y, expert, sizes).astype(cfg.dtype)
 
-        own = jnp.take(tokens, order // chosen, axis=0)
-        y = self.gated(project(own, cfg.mlp_dim, "gate"), project(own, cfg.mlp_dim, "up"))
-        y = project(y, cfg.emb_dim, "down").astype(jnp.float32)
+        y = self.run(jnp.take(tokens, order // chosen, axis=0), project).astype(jnp.float32)
         # Back in the order of the tokens, so that a token's sum does not depend on the others.
         y = jnp.zeros_like(y).at[order].set(y, unique_indices=True)
         y = (y.reshape(-1, chosen, cfg.emb_dim) * weight[..., None]).sum(1)
         return y.astype(cfg.dtype).reshape(x.shape)
+
+    def scores(self, tokens: Array) -> Array:
+        """The logits of the experts ``[M, E]`` for tokens ``[M, D]``, by a router."""
+        cfg = self.config
+        return layers.Dense(cfg.num_experts, cfg.dtype, use_bias=cfg.expert_bias, name="router")(
+            tokens
+        )
+
+    def run(self, x: Array, project: Callable[[Array, int, str], Array]) -> Array:
+        """The outputs ``[M, D]`` of the experts of the rows of ``x [M, D]``, in their order.
+
+        Args:
+          x: the inputs.
+          project: a linear map to a size, of each row's expert, by its name.
+        """
+        size = self.config.mlp_dim
+        y = self.gated(project(x, size, "gate"), project(x, size, "up"))
+        return project(y, self.config.emb_dim, "down")
 
     def gated(self, gate: Array, up: Array) -> Array:
         """The product of gate and projection, bounded or not."""
@@ -154,3 +170,36 @@ class Experts(nn.Module):
             return layers.ACTIVATIONS[cfg.activation](gate) * up
         gate, up = jnp.minimum(gate, cfg.gate_bound), jnp.clip(up, -cfg.gate_bound, cfg.gate_bound)
         return gate * jax.nn.sigmoid(cfg.gate_slope * gate) * (up + 1)
+
+
+def has_experts(step: int, index: int) -> bool:
+    """Whether the layer of this index has experts, if one of each ``step`` layers has them.
+
+    Args:
+      step: 1 if all layers have them, 0 if none has.
+      index: the index of the layer.
+
+    Example:
+      >>> [has_experts(2, index) for index in range(4)]
+      [False, True, False, True]
+    """
+    return step > 0 and index % step == 1 % step
+
+
+class UngatedExperts(Experts):
+    """Experts of two kernels, with a router in float32 (Switch Transformers).
+
+    Attributes:
+      config: a ``T5Config`` with ``num_experts``.
+    """
+
+    def scores(self, tokens: Array) -> Array:
+        """As in ``Experts``."""
+        cfg = self.config
+        return layers.Dense(cfg.num_experts, use_bias=cfg.router_bias, name="router")(tokens)
+
+    def run(self, x: Array, project: Callable[[Array, int, str], Array]) -> Array:
+        """As in ``Experts``."""
+        cfg = self.config
+        y = layers.ACTIVATIONS[cfg.activation](project(x, cfg.mlp_dim, "wi"))
+        return project(y, cfg.emb_dim, "wo")

@@ -31,17 +31,26 @@ scalar, and these arrays are the stacked ones of all layers. Otherwise they are 
 """
 
 
-def make_layers(layer: Callable[[Any], Any], config: Any, num_layers: int | None = None) -> Any:
+def make_layers(
+    layer: Callable[..., Any],
+    config: Any,
+    num_layers: int | None = None,
+    **own: Callable[[int], Any],
+) -> Any:
     """A list of layers, or the one layer that is scanned, for ``run_layers``.
 
     Args:
       layer: makes a layer of the config.
       config: the config of the network.
       num_layers: by default that of the config.
+      **own: settings of a layer, each a function of its index.
     """
-    if config.scan_layers:
-        return layer(config)
-    return [layer(config) for _ in range(config.num_layers if num_layers is None else num_layers)]
+    count = config.num_layers if num_layers is None else num_layers
+    made = [
+        layer(config, **{name: of(i) for name, of in own.items()})
+        for i in range(1 if config.scan_layers else count)
+    ]
+    return made[0] if config.scan_layers else made
 
 
 def run_layers(

@@ -1,11 +1,13 @@
 """T5: the encoder-decoder, and its decoder alone, with the parameter names of T5X.
 
 The encoder-decoder covers T5 1.0 (ungated, tied output), T5 1.1, Flan-T5, mT5 and ByT5 (gated,
-untied output) and umT5 (position biases in each layer). Its parameters have the names of T5X's
-``examples/t5`` without layer scanning, and those of the decoder alone of ``examples/decoder_only``.
+untied output), umT5 (position biases in each layer) and Switch Transformers (experts in some
+layers). Its parameters have the names of T5X's ``examples/t5`` without layer scanning, and those of
+the decoder alone of ``examples/decoder_only``.
 
 Raffel et al. 2020, "Exploring the Limits of Transfer Learning"; Shazeer 2020, "GLU Variants Improve
-Transformer".
+Transformer"; Fedus et al. 2022, "Switch Transformers: Scaling to Trillion Parameter Models with
+Simple and Efficient Sparsity".
 """
 
 from __future__ import annotations
@@ -19,12 +21,14 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from flax import linen as nn
 
+from decoding_jax import fields
 from decoding_jax.base import Array
 from decoding_jax.models import (
     attention,
     caches,
     decoder,
     encoder_decoder,
+    experts,
     layers,
     positions,
     stack,
@@ -47,6 +51,17 @@ class T5Config(decoder.NetworkConfig):
         ``scalable_t5``). By default, all layers of a stack share the biases of the stack.
       num_buckets: the number of buckets of relative positions.
       max_distance: the distance from which all relative positions share a bucket.
+      num_experts: None, or the number of experts of a layer that has them (Switch Transformers).
+        Each token runs through its best one, times its probability. No token is dropped, whatever
+        the capacity of experts was in training, so a row does not depend on its batch.
+      router_bias: whether routers to experts have biases.
+      encoder_sparse_step: the distance of layers with experts in the encoder, the second being the
+        first of them; 1 if all layers have experts, and 0 if none has.
+      decoder_sparse_step: the same of the decoder.
+
+    Raises:
+      ValueError: for steps without experts, for experts with gates, or for ``scan_layers`` where
+        some layers have experts and others have none.
     """
 
     vocab_size: int
@@ -64,6 +79,33 @@ class T5Config(decoder.NetworkConfig):
     layer_norm_epsilon: float = 1e-6
     start_id: int = 0
     biases_per_layer: bool = False
+    num_experts: int | None = fields.count(default=None)
+    router_bias: bool = False
+    encoder_sparse_step: int = fields.count(0, default=0)
+    decoder_sparse_step: int = fields.count(0, default=0)
+
+    experts_per_token: ClassVar[int] = 1
+    normalised_experts: ClassVar[bool] = False
+    expert_bias: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fields.check(self)
+        for name in ("encoder_sparse_step", "decoder_sparse_step"):
+            step = getattr(self, name)
+            if step and self.num_experts is None:
+                raise fields.error(name, "0 without num_experts", step)
+            if step > 1 and self.scan_layers:
+                expected = f"False where not all layers have experts ({name} = {step})"
+                raise fields.error("scan_layers", expected, True)
+        if self.num_experts is not None and len(self.mlp_activations) > 1:
+            expected = "one name with num_experts"
+            raise fields.error("mlp_activations", expected, self.mlp_activations)
+
+    @property
+    def activation(self) -> str:
+        """The activation of experts."""
+        return self.mlp_activations[0]
 
 
 class Attention(nn.Module):
@@ -137,17 +179,20 @@ class Layer(nn.Module):
     Attributes:
       config: a ``T5Config`` or a ``T5DecoderConfig``.
       training: whether dropout is on.
+      sparse: whether it has experts, in which there is no dropout.
     """
 
     config: Any
     training: bool = False
+    sparse: bool = False
     bidirectional: ClassVar[bool] = False
 
     def setup(self) -> None:
         if self.config.biases_per_layer:
             self.relpos_bias = position_biases(self.config, self.bidirectional)
         self.pre_mlp_layer_norm = norm(self.config)
-        self.mlp = Mlp(self.config, self.training)
+        cfg, training = self.config, self.training
+        self.mlp = experts.UngatedExperts(cfg) if self.sparse else Mlp(cfg, training)
         self.drop = dropout(self.config, self.training)
 
     def fed_forward(self, x: Array) -> Array:
@@ -217,7 +262,8 @@ class Stack(decoder.DecoderNetwork):
         if not cfg.biases_per_layer:
             self.relpos_bias = position_biases(cfg, self.layer.bidirectional)
         layer = functools.partial(self.layer, training=self.training)
-        self.layers = stack.make_layers(layer, cfg, self.num_layers)
+        sparse = functools.partial(experts.has_experts, self.sparse_step)
+        self.layers = stack.make_layers(layer, cfg, self.num_layers, sparse=sparse)
         self.drop = dropout(cfg, self.training)
 
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, None]:
@@ -264,6 +310,10 @@ class Encoder(Stack):
     def num_layers(self) -> int:
         return self.config.num_encoder_layers
 
+    @property
+    def sparse_step(self) -> int:
+        return self.config.encoder_sparse_step
+
     def ahead(self, index: int | Array) -> None:
         return None
 
@@ -281,6 +331,10 @@ class Decoder(Stack):
     @property
     def num_layers(self) -> int:
         return self.config.num_decoder_layers
+
+    @property
+    def sparse_step(self) -> int:
+        return self.config.decoder_sparse_step
 
     def final_norm(self, x: Array) -> Array:
         return self.drop(self.decoder_norm(x))
@@ -308,7 +362,7 @@ class BoundT5(encoder_decoder.BoundEncoderDecoder):
     """A T5 decoder that is bound to encoder inputs, a ``LanguageModel``."""
 
     network = T5Network
-    sharded_names = ("num_heads", "mlp_dim", "vocab_size")
+    sharded_names = ("num_heads", "mlp_dim", "vocab_size", "num_experts")
 
 
 @pytree
@@ -356,6 +410,7 @@ class T5DecoderConfig(decoder.DecoderConfig):
     max_distance: int = 128
     layer_norm_epsilon: float = 1e-6
     biases_per_layer: ClassVar[bool] = False
+    decoder_sparse_step: ClassVar[int] = 0
 
 
 class T5DecoderNetwork(Decoder):

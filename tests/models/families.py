@@ -23,7 +23,7 @@ def torch_model(family: str, seed: int) -> Any:
     from variants import VARIANTS
 
     name, settings = (FAMILIES | VARIANTS)[family]
-    encoder_decoder = "T5" in name or family.startswith(BART)
+    encoder_decoder = "T5" in name or family.startswith((*BART, "switch"))
     kind = name.replace(
         "Config", "ForConditionalGeneration" if encoder_decoder else "ForCausalLM"
     ).replace("GPT2ForCausalLM", "GPT2LMHeadModel")

@@ -41,7 +41,8 @@ def fault(directory: Path, message: str, **options: Any) -> None:
             " gpt_neo, gpt_neox, gpt_oss, gptj, granite, llama, m2m_100, marian, mbart, mimo,"
             " ministral, ministral3, mistral, mistral3, mixtral, mpt, mt5, nemotron, olmo, olmo2,"
             " olmo3, olmoe, opt, pegasus, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, seed_oss,"
-            " smollm3, stablelm, starcoder2, t5, t5gemma, t5gemma2, umt5, got 'whisper';"
+            " smollm3, stablelm, starcoder2, switch_transformers, t5, t5gemma, t5gemma2, umt5, got"
+            " 'whisper';"
             " decoding_jax.adapters makes a model of another network",
         ),
         ("t5", {"d_model": "16"}, "d_model: expected a value of type int, got '16'"),
@@ -51,6 +52,11 @@ def fault(directory: Path, message: str, **options: Any) -> None:
             {"dense_act_fn": "tanh"},
             "dense_act_fn: expected one of gelu, gelu_fast, gelu_new, gelu_pytorch_tanh, linear,"
             " relu, relu2, silu, swish, got 'tanh'",
+        ),
+        (
+            "switch",
+            {"router_dtype": "bfloat16"},
+            "router_dtype: expected 'float32' only, got 'bfloat16'",
         ),
         ("gpt2", {"n_head": 3}, "num_heads: expected a divisor of emb_dim = 16, got 3"),
         (

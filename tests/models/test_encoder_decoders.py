@@ -21,7 +21,7 @@ from test_more_families import same
 
 import decoding_jax
 from decoding_jax.models.bart import sinusoids
-from decoding_jax.models.checkpoint import CheckpointError, load_model, save_model
+from decoding_jax.models.checkpoint import CheckpointError, load_model, save_model, to_t5x
 from decoding_jax.testing import check_model
 
 SOURCE = np.array([[5, 9, 2, 33, 3], [3, 0, 0, 0, 0], [4, 4, 7, 0, 0], [8, 6, 0, 0, 0]], np.int32)
@@ -30,7 +30,8 @@ LENGTH = np.array([5, 1, 3, 2], np.int32)
 
 @pytest.mark.release
 @pytest.mark.parametrize(
-    "family", tiers.values(exhaustive=["bart"], release=["m2m_100", "t5gemma", "t5gemma2"])
+    "family",
+    tiers.values(exhaustive=["bart", "switch"], release=["m2m_100", "t5gemma", "t5gemma2"]),
 )
 def test_verbs_do_what_they_say(family: str) -> None:
     model = load_model(FIXTURES / family)
@@ -71,7 +72,8 @@ def test_scanned_layers_and_bfloat16_compute_nearly_the_same(family: str) -> Non
 
 @pytest.mark.release
 @pytest.mark.parametrize(
-    "family", tiers.values(exhaustive=["bart", "t5gemma2"], release=["m2m_100", "t5gemma"])
+    "family",
+    tiers.values(exhaustive=["bart", "switch", "t5gemma2"], release=["m2m_100", "t5gemma"]),
 )
 def test_a_mesh_decodes_the_same_tokens(family: str) -> None:
     found = []
@@ -94,6 +96,21 @@ def test_inputs_and_outputs_have_as_many_tokens_as_positions() -> None:
         decoding_jax.greedy(bound, bound.start_prompt(), max_new_tokens=33)
     unlimited = load_model(FIXTURES / "m2m_100").bind(np.ones((2, 40), np.int32), length)
     assert unlimited.max_positions is None
+
+
+def test_experts_in_some_layers() -> None:
+    directory = FIXTURES / "switch"
+    model = load_model(directory)
+    layers = [
+        model.params[stack][f"layers_{i}"] for stack in ("encoder", "decoder") for i in (0, 1)
+    ]
+    assert ["router" in layer["mlp"] for layer in layers] == [False, True, True, True]
+    with pytest.raises(CheckpointError, match=r"scan_layers: expected False where not all layers"):
+        load_model(directory, scan_layers=True)
+    with pytest.raises(ValueError, match=r"^encoder_sparse_step: expected 0 without num_experts"):
+        dataclasses.replace(model.config, num_experts=None)
+    with pytest.raises(ValueError, match=r"^model: expected one without experts, got .* = 4$"):
+        to_t5x(model)
 
 
 def test_what_the_layout_does_not_hold_is_refused(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_a_mesh_decodes_the_same_tokens(family: str) -> None:
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("family", ["gemma3", "gpt_neox"])
+@pytest.mark.parametrize("family", ["gemma3", "gpt_neox", "switch"])
 def test_bfloat16_is_near_float32(family: str) -> None:
     stored = safetensors.numpy.load_file(FIXTURES / family / "expected.safetensors")
     got = exam.answers(load_model(FIXTURES / family, dtype="bfloat16"), stored, step=3)

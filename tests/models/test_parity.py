@@ -33,7 +33,7 @@ def transformers() -> Any:
 
 LATER = (
     *("gemma2", "gemma3", "gemma4", "gpt_neox", "llama_yarn", "mistral", "qwen3"),
-    *("byt5", "llama2", *BART, "t5gemma", "t5gemma2", "umt5", *VARIANTS),
+    *("byt5", "llama2", *BART, "switch", "t5gemma", "t5gemma2", "umt5", *VARIANTS),
 )
 # test_fixtures.py compares these families, and all their layers, with what PyTorch gave.
 COMPARED = (

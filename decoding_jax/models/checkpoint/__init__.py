@@ -64,6 +64,7 @@ _FAMILIES: dict[str, ModuleType | Family] = {
     "gemma4_text": gemma4,
     "gpt2": gpt2,
     "mt5": t5,
+    "switch_transformers": t5,
     "t5": t5,
     "t5gemma": t5gemma,
     "t5gemma2": t5gemma,

@@ -134,7 +134,8 @@ def named(kind: Any, config: Any, names: Mapping[str, str]) -> dict[str, Weight]
       kind: the class of the model.
       config: its config.
       names: patterns of one or several whole parts of a path, and what replaces them, in the order
-        in which they are replaced. A part that is not replaced has one name here and there.
+        in which they are replaced. A part that is not replaced has one name here and there. A name
+        with braces is that of each expert's tensor.
     """
     out = {}
     for path in traverse_util.flatten_dict(abstract(kind, config).params, sep="/"):
@@ -145,7 +146,8 @@ def named(kind: Any, config: Any, names: Mapping[str, str]) -> dict[str, Weight]
             name = re.sub(rf"(?<![^/])(?:{pattern})(?![^/])", other, name)
         ending = f".{_LEAVES[leaf]}" if leaf else ""
         transposed = leaf in ("kernel", "rel_embedding")
-        out[path] = Weight(name.replace("/", ".") + ending, transposed)
+        count = config.num_experts if "{}" in name else None
+        out[path] = Weight(name.replace("/", ".") + ending, transposed, stacked=count)
     return out
 
 

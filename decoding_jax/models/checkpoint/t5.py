@@ -1,4 +1,4 @@
-"""T5, mT5, ByT5 and UMT5 in the Hugging Face layout."""
+"""T5, mT5, ByT5, UMT5 and Switch Transformers in the Hugging Face layout."""
 
 from __future__ import annotations
 
@@ -36,6 +36,15 @@ KEYS = {
     "relative_attention_max_distance": Key("max_distance", 128),
 }
 
+SWITCH = {
+    "num_experts": Key("num_experts", 8),
+    "router_bias": Key("router_bias", False),
+}
+STACKS = {"encoder": "num_layers", "decoder": "num_decoder_layers"}
+
+# A capacity of experts beyond which transformers drops tokens of a row, and which no row reaches.
+CAPACITY = 2**31
+
 NAMES = {
     "token_embedder": "shared",
     "decoder/logits_dense": "lm_head",
@@ -51,6 +60,8 @@ NAMES = {
     "(self_)?attention": "SelfAttention",
     "encoder_decoder_attention": "EncDecAttention",
     "relpos_bias": "SelfAttention.relative_attention_bias",
+    "mlp/router": "mlp.router.classifier",
+    "mlp/(w[io])_experts": r"mlp.experts.expert_{}.\1",
     "mlp": "DenseReluDense",
     "([qkvo])(uery|ey|alue|ut)": r"\1",
 }
@@ -58,14 +69,43 @@ NAMES = {
 
 def table(config: T5Config) -> dict[str, Weight]:
     """The tensor of every parameter."""
-    return named(T5, config, NAMES)
+    return named(T5, config, NAMES if config.num_experts is None else NAMES | {"mlp": "mlp"})
+
+
+def experts_of(settings: Settings) -> dict[str, Any]:
+    """The fields of the experts of a Switch, computed without drops, whatever ``expert_capacity``.
+
+    Raises:
+      CheckpointError: for gates, or for another dtype of routers than float32.
+    """
+    settings.refuse(router_dtype="float32", is_gated_act=False)
+    found = keys.fields_of(SWITCH, settings)
+    for stack, layers in STACKS.items():
+        size = settings.size(layers, settings.get("num_layers", int))
+        sparse = settings.get(f"num_sparse_{stack}_layers", int, 3)
+        step = size // sparse if sparse > 0 else size
+        found[f"{stack}_sparse_step"] = settings.get(f"{stack}_sparse_step", int, step)
+    return found
+
+
+def settings_of_experts(config: T5Config) -> dict[str, Any]:
+    """The settings that ``experts_of`` reads."""
+    found = keys.settings_of(SWITCH, config) | {"expert_capacity": CAPACITY}
+    for stack in STACKS:
+        step = getattr(config, f"{stack}_sparse_step")
+        layers = getattr(config, f"num_{stack}_layers")
+        found[f"{stack}_sparse_step"] = step
+        found[f"num_sparse_{stack}_layers"] = layers // step if step else 0
+    return found
 
 
 def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_DEVICE) -> T5:
     """Reads the model of a directory."""
     values = settings.values
     family = settings.get("model_type", str)
-    activation = settings.get("feed_forward_proj", str, "relu" if family == "t5" else "gated-gelu")
+    switch = family == "switch_transformers"
+    default = "relu" if family == "t5" or switch else "gated-gelu"
+    activation = default if switch else settings.get("feed_forward_proj", str, default)
     # "gated-gelu" means the approximation by tanh, and "gelu" means the exact function.
     name = "gelu_new" if activation == "gated-gelu" else activation.removeprefix("gated-")
     key = "dense_act_fn" if settings.get("dense_act_fn", str, "") else "feed_forward_proj"
@@ -95,6 +135,7 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
         start_id=settings.get("decoder_start_token_id", int, settings.get("pad_token_id", int, 0)),
         dtype=dtype,
         biases_per_layer=family == "umt5",
+        **(experts_of(settings) if switch else {}),
     )
     weights = table(config)
     if not config.logits_via_embedding and not untied:
@@ -111,7 +152,8 @@ def settings_of(config: T5Config) -> dict[str, Any]:
     """The contents of ``config.json`` for a network.
 
     Raises:
-      ValueError: for activations that this layout does not support.
+      ValueError: for activations that this layout does not support, or for experts in a network
+        with biases in each layer.
     """
     first, *rest = config.mlp_activations
     name = ACTIVATIONS_BACK[first]
@@ -121,12 +163,19 @@ def settings_of(config: T5Config) -> dict[str, Any]:
             f" {config.mlp_activations}"
         )
     activation = f"gated-{'gelu' if name == 'gelu_new' else name}" if rest else name
-    family = "umt5" if config.biases_per_layer else "t5"
+    family, architecture = ("umt5", "UMT5") if config.biases_per_layer else ("t5", "T5")
+    more: dict[str, Any] = {}
+    if config.num_experts is not None:
+        if config.biases_per_layer:
+            raise ValueError("biases_per_layer: expected False with num_experts, got True")
+        family, architecture = "switch_transformers", "SwitchTransformers"
+        more = settings_of_experts(config)
     return {
-        "architectures": [f"{family.upper()}ForConditionalGeneration"],
+        "architectures": [f"{architecture}ForConditionalGeneration"],
         "model_type": family,
         "is_encoder_decoder": True,
         **keys.settings_of(KEYS, config),
+        **more,
         "feed_forward_proj": activation,
         "dense_act_fn": name,
         "is_gated_act": bool(rest),

@@ -126,6 +126,10 @@ def to_t5x(
         raise ValueError(
             f"model: expected a T5, or a T5Decoder unscanned, got {type(model).__name__}"
         )
+    if model.config.num_experts is not None:
+        raise ValueError(
+            f"model: expected one without experts, got num_experts = {model.config.num_experts}"
+        )
     tree = _as_dicts(model.params)
     if model.config.biases_per_layer:
         tree = _with_heads(tree, model.config.num_heads)
