@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -146,12 +146,13 @@ def _equal_states(table: np.ndarray, accepting: np.ndarray) -> np.ndarray:
     Where a class is divided, its largest part keeps the number, and only states that lead to the
     other parts are looked at again.
     """
-    source, column = np.nonzero(table >= 0)
+    live = table >= 0
+    source, column = np.nonzero(live)
     target = table[source, column]
     before, bounds = _by_target(source, target, len(table))
     state = np.append(accepting.astype(np.int64), -1)  # -1, no state, is the last entry
     sizes = {0: int((~accepting).sum()), 1: int(accepting.sum())}
-    rows: list[list[int]] | None = None
+    rows: list[tuple[bytes, list[int]]] | None = None
     dirty = np.arange(len(table))
     while len(dirty):
         if len(dirty) > _FEW:
@@ -160,10 +161,14 @@ def _equal_states(table: np.ndarray, accepting: np.ndarray) -> np.ndarray:
             order = np.argsort(index, kind="stable")
             groups = np.split(dirty[order], np.flatnonzero(np.diff(index[order])) + 1)
         else:
-            rows = table.tolist() if rows is None else rows
-            found: dict[tuple[int, ...], list[int]] = {}
+            if rows is None:  # where edges are, and what they lead to: most states have few
+                rows = [
+                    (has.tobytes(), row[has].tolist()) for has, row in zip(live, table, strict=True)
+                ]
+            found: dict[Any, list[int]] = {}
             for one in dirty.tolist():
-                key = (state.item(one), *[state.item(to) for to in rows[one]])
+                has, targets = rows[one]
+                key = state.item(one), has, *[state.item(to) for to in targets]
                 found.setdefault(key, []).append(one)
             groups = [np.array(group) for group in found.values()]
         parts: dict[int, list[np.ndarray]] = {}

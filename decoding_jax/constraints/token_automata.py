@@ -169,7 +169,7 @@ class Classes:
         table = np.full((self._states, len(first)), -1, np.int32)
         table[state, number[text]] = code
         for texts, states, codes in self._by_list():
-            table[states[:, None], _met(number[texts], len(first))] = codes[:, None]
+            table[states[:, None], different(number[texts], len(first))] = codes[:, None]
         return number, table
 
     def _by_list(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -187,7 +187,7 @@ class Classes:
         is_same = bool((table[state, number[text]] == code).all())
         edges = len(state)
         for texts, states, codes in self._by_list():
-            columns = _met(number[texts], table.shape[1])
+            columns = different(number[texts], table.shape[1])
             is_same &= bool((table[states[:, None], columns] == codes[:, None]).all())
             edges += len(texts) * len(states)
         sizes = np.bincount(number, minlength=table.shape[1])
@@ -197,11 +197,11 @@ class Classes:
         return np.concatenate([np.zeros((3, 0), np.int64), *self._single], axis=1)
 
 
-def _met(numbers: np.ndarray, count: int) -> np.ndarray:
-    """The different numbers, which are below a count."""
-    met = np.zeros(count, bool)
-    met[numbers] = True
-    return np.flatnonzero(met)
+def different(numbers: np.ndarray, count: int) -> np.ndarray:
+    """The different numbers, which are below a count, sorted."""
+    is_met = np.zeros(count, bool)
+    is_met[numbers] = True
+    return np.flatnonzero(is_met)
 
 
 def _mixed(state: np.ndarray, code: np.ndarray, seed: int) -> np.ndarray:
@@ -219,6 +219,7 @@ class _Known:
 
     def __init__(self, table: np.ndarray):
         self.table, self.asks = table, np.zeros(len(table), bool)
+        self.byte_class = distinct(table.T)[1]
 
     def find(self, places: np.ndarray) -> None:
         """All are known."""

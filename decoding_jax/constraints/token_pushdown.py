@@ -34,7 +34,7 @@ from decoding_jax.constraints.automata import distinct
 from decoding_jax.constraints.counted import Counted
 from decoding_jax.constraints.definitions import MOST_PLACES, Network
 from decoding_jax.constraints.pushdown import AMPLE, AmbiguousError, Machine, Members, Room
-from decoding_jax.constraints.token_automata import Classes, Vocabulary
+from decoding_jax.constraints.token_automata import Classes, Vocabulary, different
 from decoding_jax.constraints.tries import Edges, Trie, Walk, ranges
 from decoding_jax.transforms import PrefixAllowedTokens
 from decoding_jax.transforms.languages import packed_bytes
@@ -135,7 +135,7 @@ class _Runs:
     """
 
     def __init__(self, machine: Machine, byte_class: np.ndarray):
-        self.machine, self._byte_class = machine, byte_class
+        self.machine, self.byte_class = machine, byte_class
         self.places: list[tuple[int, Context]] = []
         self._number: defaultdict[Context, dict[int, int]] = defaultdict(dict)
         self.table = np.full((256, 256), _UNKNOWN, np.int32)
@@ -196,7 +196,7 @@ class _Runs:
             moves.append(
                 (members, after[0] if after and plain else -1, need if any(need) else None)
             )
-        return moves, np.array(of_class)[self._byte_class]
+        return moves, np.array(of_class)[self.byte_class]
 
     def _after(self, state: int, context: Context, members: Members) -> int:
         pushed, room, needed, used, count = context
@@ -346,8 +346,10 @@ class _Tables:
             edges = self._with_less_room(edges, states, scarce, walk)
             rows += [(states[i], room) for i, room in scarce]
         both = np.concatenate([edges.shared, edges.single], axis=1)
-        places, index = np.unique(both[2], return_inverse=True)
-        both[2] = np.array([self._code_at(place) for place in places.tolist()], np.int64)[index]
+        code = np.zeros(len(self._runs.places), np.int64)
+        for place in different(both[2], len(code)).tolist():
+            code[place] = self._code_at(place)
+        both[2] = code[both[2]]
         shared, single = np.split(both, [edges.shared.shape[1]], axis=1)
         single = np.concatenate([single, self._ways_of(edges.asking, walk.texts)], axis=1)
         classes.add(len(rows), edges.lists, shared, single)
@@ -356,9 +358,9 @@ class _Tables:
     def _needed(self, edges: Edges, count: int) -> np.ndarray:
         """The room that the edges of each of some rows need, int ``[rows, K]``."""
         needs = self._runs.needs()
-        needed = np.zeros((count, needs.shape[1]), np.int64)
+        needed, any_need = np.zeros((count, needs.shape[1]), np.int64), np.any(needs, axis=1)
         for start, _, place, *_ in (edges.shared, edges.single, edges.asking):
-            some = needs[place].any(axis=1)
+            some = np.flatnonzero(np.take(any_need, place))
             np.maximum.at(needed, start[some], needs[place[some]])
         return needed
 
@@ -425,8 +427,11 @@ class _Tables:
     def _ways_of(self, asking: np.ndarray, texts: Sequence[bytes]) -> np.ndarray:
         """Starts and texts that ask, with the codes of the ways in which they do."""
         start, text, place, depth = asking
-        both = [(state, context.used) for state, context in self._runs.places]
-        key = np.stack([*np.array(both, np.int64).reshape(-1, 2)[place].T, text, depth])
+        both = np.zeros((2, len(self._runs.places)), np.int64)
+        for one in different(place, len(self._runs.places)).tolist():
+            state, context = self._runs.places[one]
+            both[:, one] = state, context.used
+        key = np.stack([*both[:, place], text, depth])
         first, index = distinct(key.T)
         codes = []
         for state, used, one, since in key[:, first].T.tolist():

@@ -33,10 +33,13 @@ class Steps(Protocol):
     Attributes:
       table: int32 ``[P, 256]``, the place after each place and byte, or -1.
       asks: bool ``[P]``, the places at which a text is left, with its rest unread.
+      byte_class: int ``[256]``, the class of each byte, by the first one of each. Bytes of one
+        class do the same to all places.
     """
 
     table: np.ndarray
     asks: np.ndarray
+    byte_class: np.ndarray
 
     def find(self, places: np.ndarray) -> None:
         """Fills in the rows of some places."""
@@ -221,7 +224,8 @@ class Walk:
 
     def __init__(self, trie: Trie, steps: Steps):
         self._trie, self._steps, self.texts = trie, steps, trie.texts
-        self._kind: dict[int, int] = {}  # which bytes do the same to each place
+        self._first = np.unique(steps.byte_class, return_index=True)[1]  # byte of each class
+        self._kind = np.zeros(0, np.int64)  # which bytes do the same to each place, or -1
         self._kinds: dict[bytes, int] = {}
         self._all_kinds: list[_Kind] = []
 
@@ -292,16 +296,17 @@ class Walk:
 
     def _kind_of(self, places: np.ndarray) -> np.ndarray:
         """A number for each place, of those whose bytes lead to one place alike."""
-        each, index = np.unique(places, return_inverse=True)
-        new = np.array([one for one in each.tolist() if one not in self._kind], np.int64)
+        more = len(self._steps.table) - len(self._kind)
+        self._kind = np.pad(self._kind, (0, more), constant_values=-1)
+        new = np.unique(places[self._kind[places] < 0])
         if len(new):
-            rows = self._steps.table[new]
+            rows = self._steps.table[new][:, self._first]
             order = np.argsort(rows, axis=1, kind="stable")
             ordered = np.take_along_axis(rows, order, axis=1)
             changed = np.ones(rows.shape, bool)
             changed[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-            begin = np.maximum.accumulate(np.where(changed, np.arange(256), 0), axis=1)
-            block = np.empty_like(rows)  # the first byte that does the same
+            begin = np.maximum.accumulate(np.where(changed, np.arange(rows.shape[1]), 0), 1)
+            block = np.empty_like(rows)  # the first class of bytes that does the same
             np.put_along_axis(block, order, np.take_along_axis(order, begin, 1).astype(np.int32), 1)
             block[rows < 0] = -1
             block[rows == new[:, None]] = -2
@@ -309,9 +314,10 @@ class Walk:
                 key = row.tobytes()
                 if key not in self._kinds:
                     self._kinds[key] = len(self._all_kinds)
-                    self._all_kinds.append(_kind(row))
+                    first = np.where(row < 0, row, self._first[row])
+                    self._all_kinds.append(_kind(first[self._steps.byte_class]))
                 self._kind[one] = self._kinds[key]
-        return np.array([self._kind[one] for one in each.tolist()], np.int64)[index]
+        return self._kind[places]
 
     def _follow_alone(self) -> None:
         """One byte more of all pairs that wait at single nodes."""
