@@ -4,12 +4,14 @@ Ten schemas, and some that are nested, are compiled for a tokenizer, and for a s
 of 128,256 tokens: those of the tokenizer and random pairs and triples of them. A step of sampling,
 of the embedded model of code with random embeddings of as many tokens, is then timed without a
 constraint and with two of the schemas, after 64 and after 512 tokens of a text: CPU seconds of
-the process, medians of interleaved runs.
+the process, medians of interleaved runs. The part ``forced`` counts the calls of the embedded model
+of code for texts of three schemas, whose forced tokens are drafts. ``masks`` times the masks of the
+tokens of a text alone, beside those of xgrammar and of llguidance, which have to be installed.
 
-    python -m experiments.constraints --out runs/constraints [--gpt2 DIRECTORY]
+    python -m experiments.constraints --out runs/constraints [--gpt2 DIRECTORY] [--parts NAME ...]
 
 The directory has GPT-2's ``vocab.json`` and ``merges.txt``; without it, the tokenizer is that of
-the embedded model.
+the embedded model. Each part has a file of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import importlib.metadata
+import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -146,7 +150,12 @@ NESTED = {  # and their depths
 }
 
 
+CASES: dict[str, tuple[Any, int | None]] = {
+    **{name: (schema, None) for name, schema in SCHEMAS.items()},
+    **NESTED,
+}
 TIMED = ("recipe", "any value, 32 levels")  # whose texts have no longest one
+DRAFTED = ("call of a tool", "invoice", "customer")
 
 
 class Vocabulary:
@@ -172,16 +181,16 @@ class Vocabulary:
         return Vocabulary(list(made))
 
 
-def vocabulary(gpt2: Path | None) -> tuple[str, Vocabulary]:
+def vocabulary(gpt2: Path | None) -> Vocabulary:
     """The tokens of GPT-2, or of the embedded model of code."""
     if gpt2 is not None:
         model = tokenizers.models.BPE.from_file(str(gpt2 / "vocab.json"), str(gpt2 / "merges.txt"))
         made = tokenizers.Tokenizer(model)
         made.decoder = tokenizers.decoders.ByteLevel()
         made.add_special_tokens(["<|endoftext|>"])
-        return "gpt2", Vocabulary(texts_of_decoder(made, made.get_vocab_size()).begun[:-1])
+        return Vocabulary(texts_of_decoder(made, made.get_vocab_size()).begun[:-1])
     tokenizer: Any = decoding_jax.load("python-code")[1]
-    return "python-code", Vocabulary(tokenizer.token_texts(tokenizer.vocab_size).begun[1:])
+    return Vocabulary(tokenizer.token_texts(tokenizer.vocab_size).begun[1:])
 
 
 def compiled(tokens: Any, schema: Any, depth: int | None) -> tuple[Any, dict[str, Any]]:
@@ -279,6 +288,171 @@ def measure_steps(made: Any, size: int, rows: int, lengths: Sequence[int], repea
     return found
 
 
+def own_masks(made: Any, tokens: Any, rows: int) -> Callable[[Sequence[int]], Any]:
+    """Gives the masks of a text in so many rows, token by token: one compiled call each."""
+    language, size = jax.tree.map(jnp.asarray, made.language), tokens.vocab_size
+
+    @jax.jit
+    def after(states: Any, token: Any) -> Any:
+        states = language.advance(states, token)
+        return states, language.allowed(states, size)
+
+    none = jnp.zeros((rows, 1), jnp.int32)
+    walk: Any = dataclasses.replace(made, begun=True)
+    begin = walk.states_after(Prefix(none, none[:, 0], none[..., None, None], none[..., None]))
+
+    def run(text: Sequence[int]) -> Any:
+        states = begin
+        for token in text:
+            states, mask = after(states, jnp.full((rows, 1, 1), token, jnp.int32))
+            mask.block_until_ready()
+        return mask[:, 0, 0]
+
+    return run
+
+
+def xgrammar_masks(schema: Any, tokens: Any, rows: int) -> Callable[[Sequence[int]], Any]:
+    """The same by xgrammar, row by row; its matchers go back to the beginning afterwards."""
+    import xgrammar
+
+    info = xgrammar.TokenizerInfo(tokens.texts, stop_token_ids=[*tokens.eos_ids])
+    compiler = xgrammar.GrammarCompiler(info, max_threads=1)
+    made = compiler.compile_json_schema(json.dumps(schema))
+    matchers = [xgrammar.GrammarMatcher(made) for _ in range(rows)]
+    mask = xgrammar.allocate_token_bitmask(rows, info.vocab_size)
+
+    def run(text: Sequence[int]) -> Any:
+        for token in text:
+            for row, matcher in enumerate(matchers):
+                if not matcher.accept_token(token):
+                    raise ValueError(f"xgrammar refuses token {token} of {text}")
+                matcher.fill_next_token_bitmask(mask, row)
+        for matcher in matchers:
+            matcher.reset()
+        return mask.numpy()
+
+    return run
+
+
+class _OfTexts:
+    """What llguidance asks of a tokenizer, which encodes nothing."""
+
+    def __init__(self, tokens: Vocabulary):
+        [self.eos_token_id] = self.special_token_ids = tokens.eos_ids
+        self.bos_token_id = None
+        self.tokens = [*tokens.texts[:-1], b"<|end|>"]
+
+    def __call__(self, text: bytes) -> list[int]:
+        return []
+
+
+def llguidance_masks(schema: Any, tokens: Any, rows: int) -> Callable[[Sequence[int]], Any]:
+    """The same by llguidance, row by row; its matchers go back to the beginning afterwards."""
+    import llguidance
+    import llguidance.numpy
+
+    tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(_OfTexts(tokens)))
+    grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema))
+    matchers = [llguidance.LLMatcher(tokenizer, grammar) for _ in range(rows)]
+    mask = llguidance.numpy.allocate_token_bitmask(rows, tokens.vocab_size)
+
+    def run(text: Sequence[int]) -> Any:
+        for token in text:
+            for row, matcher in enumerate(matchers):
+                if not matcher.consume_token(token):
+                    raise ValueError(f"llguidance refuses token {token} of {text}")
+                llguidance.numpy.fill_next_token_bitmask(matcher, mask, row)
+        for matcher in matchers:
+            matcher.reset()
+        return mask
+
+    return run
+
+
+def measure_masks(args: argparse.Namespace, tokens: Vocabulary) -> dict[str, Any]:
+    """CPU milliseconds of the masks after a token of a text, and how many tokens these allow."""
+    wide, found = tokens.widened(args.wide), []
+    for of in TIMED:
+        schema, depth = CASES[of]
+        made, _ = compiled(wide, schema, depth)
+        text = following(made, min(args.lengths), args.wide).tolist()
+        for rows in args.rows:
+            runs = {
+                "decoding_jax": own_masks(made, wide, rows),
+                "xgrammar": xgrammar_masks(schema, wide, rows),
+                "llguidance": llguidance_masks(schema, wide, rows),
+            }
+            each: dict[str, Callable[[], Any]] = {
+                name: functools.partial(run, text) for name, run in runs.items()
+            }
+            for name, seconds in cpu_times(each, args.repeats).items():
+                mask = np.asarray(runs[name](text)[0])
+                if mask.dtype != bool:
+                    mask = np.unpackbits(mask.view(np.uint8))
+                ms = 1e3 * statistics.median(seconds) / len(text)
+                row = {"schema": of, "rows": rows, "tokens": len(text), "by": name, "ms": ms}
+                found.append({**row, "allowed": int(mask.sum())})
+                print(found[-1])
+    packages = ("jax", "xgrammar", "llguidance")
+    versions = {one: importlib.metadata.version(one) for one in packages}
+    return {"vocabulary": args.wide, "masks": found, "versions": versions}
+
+
+def measure_forced(args: argparse.Namespace, _: Any) -> list[dict[str, Any]]:
+    """The new tokens of texts and the model's calls for them, with forced tokens as drafts."""
+    model, tokenizer = decoding_jax.load("python-code")
+    found = []
+    for of in DRAFTED:
+        made = constraints.json_schema(SCHEMAS[of], tokenizer)
+        texts = [
+            decoding_jax.generate(
+                model,
+                tokenizer,
+                [f"# {of} as JSON:\n"],
+                strategy="speculative_sample",
+                drafter=constraints.forced(made, tokenizer),
+                num_draft_tokens=8,
+                transform=made,
+                max_new_tokens=3 * min(args.lengths),
+                key=jax.random.key(i),
+            )[0][0]
+            for i in range(args.samples)
+        ]
+        tokens = [len(one.tokens) for one in texts]
+        calls = [int(np.max(one.info.target_calls)) for one in texts]
+        found.append({"schema": of, "tokens": tokens, "calls": calls})
+        print(found[-1])
+    return found
+
+
+def measure_constraints(args: argparse.Namespace, tokens: Vocabulary) -> dict[str, Any]:
+    """What all schemas take to compile, and the times of steps."""
+    found: dict[str, Any] = {"compiled": [], "steps": []}
+    timed: dict[str, Any] = {}
+    label = "python-code" if args.gpt2 is None else "gpt2"
+    for name, used in ((label, tokens), ("synthetic", tokens.widened(args.wide))):
+        for of, (schema, depth) in CASES.items():
+            made, figures = compiled(used, schema, depth)
+            row = {"vocabulary": name, "tokens": used.vocab_size, "schema": of, **figures}
+            found["compiled"].append(row)
+            print("  ".join(f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values()))
+            timed |= {of: made} if of in TIMED else {}
+    for rows in args.rows:
+        for of, made in timed.items():
+            steps = measure_steps(made, args.wide, rows, args.lengths, args.repeats)
+            found["steps"] += [{"schema": of, **row} for row in steps]
+            for row in steps:
+                print(of, "  ".join(f"{k} {v:.4g}" for k, v in row.items()))
+    return found
+
+
+PARTS: dict[str, Callable[[argparse.Namespace, Vocabulary], Any]] = {
+    "constraints": measure_constraints,
+    "forced": measure_forced,
+    "masks": measure_masks,
+}
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for JSON")
@@ -289,27 +463,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--lengths", type=int, nargs="+", default=[64, 512])
-    small = {"repeats": 1, "wide": 3000, "rows": [1], "lengths": [4]}
+    parser.add_argument("--samples", type=int, default=8, help="texts of each schema")
+    parser.add_argument("--parts", nargs="+", choices=[*PARTS], default=["constraints"])
+    small = {"repeats": 1, "wide": 3000, "rows": [1], "lengths": [4], "samples": 2}
     args = quick.parse(parser, argv, small)
     args.out.mkdir(parents=True, exist_ok=True)
-    name, tokens = vocabulary(args.gpt2)
-    found: dict[str, Any] = {"compiled": [], "steps": []}
-    timed: dict[str, Any] = {}
-    for label, used in ((name, tokens), ("synthetic", tokens.widened(args.wide))):
-        flat = {of: (schema, None) for of, schema in SCHEMAS.items()}
-        for of, (schema, depth) in {**flat, **NESTED}.items():
-            made, figures = compiled(used, schema, depth)
-            row = {"vocabulary": label, "tokens": used.vocab_size, "schema": of, **figures}
-            found["compiled"].append(row)
-            print("  ".join(f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values()))
-            timed |= {of: made} if of in TIMED else {}
-    for rows in args.rows:
-        for of, made in timed.items():
-            steps = measure_steps(made, args.wide, rows, args.lengths, args.repeats)
-            found["steps"] += [{"schema": of, **row} for row in steps]
-            for row in steps:
-                print(of, "  ".join(f"{k} {v:.4g}" for k, v in row.items()))
-    write_json(args.out / "constraints.json", found)
+    tokens = vocabulary(args.gpt2)
+    for part in args.parts:
+        write_json(args.out / f"{part}.json", PARTS[part](args, tokens))
 
 
 if __name__ == "__main__":

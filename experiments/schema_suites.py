@@ -82,7 +82,7 @@ def measured(cases: Sequence[dict[str, Any]], file: Path, args: argparse.Namespa
     """
     tokens = None
     if args.gpt2:
-        tokenizer: Any = vocabulary(args.gpt2)[1]
+        tokenizer: Any = vocabulary(args.gpt2)
         texts = tokenizer.token_texts(tokenizer.vocab_size)
         tokens = Vocabulary(texts, tokenizer.eos_ids)
         tokens.sorted_begun  # noqa: B018  The texts are sorted once for all schemas.
@@ -96,7 +96,8 @@ def measured(cases: Sequence[dict[str, Any]], file: Path, args: argparse.Namespa
                 known.append({"name": case["name"], **of_case(case, tokens, args)})
                 lines.write(json.dumps(known[-1]) + "\n")
                 lines.flush()
-    return summed(known)
+    names = {case["name"] for case in cases}  # An earlier sample may have had others.
+    return summed([one for one in known if one["name"] in names])
 
 
 def of_case(case: dict[str, Any], tokens: Any, args: argparse.Namespace) -> dict[str, Any]:
