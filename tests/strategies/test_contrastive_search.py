@@ -14,7 +14,7 @@ from contrastive_reference import search
 from networks import drawn
 
 import decoding_jax
-from decoding_jax import Prompt, Stop, adapters, loop, transforms
+from decoding_jax import Prompt, Stop, adapters, transforms
 from decoding_jax.models.checkpoint import load_model
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.llama import Llama, LlamaConfig
@@ -152,34 +152,6 @@ def test_banned_candidates_are_never_chosen_and_a_dead_end_ends():
 
 def ban_all(logits, prefix):
     return jnp.full_like(logits, -jnp.inf)
-
-
-@pytest.mark.exhaustive
-def test_a_row_does_not_depend_on_others_and_may_have_its_own_alpha():
-    alphas = np.array([0.6, 0.0, 0.3], np.float32)
-    batch = run(penalty_alpha=alphas)
-    for row, alpha in enumerate(alphas):
-        alone = Prompt(PROMPT.tokens[row : row + 1], PROMPT.length[row : row + 1])
-        single = run(prompt=alone, penalty_alpha=alpha[None])
-        np.testing.assert_array_equal(single.tokens[0], batch.tokens[row])
-
-
-@pytest.mark.exhaustive
-def test_a_stream_grows_to_the_same_tokens():
-    whole = run()
-    parts = list(
-        loop.stream(
-            decoding_jax.strategies.contrastive_search,
-            TABLE,
-            PROMPT,
-            penalty_alpha=0.6,
-            top_k=3,
-            max_new_tokens=LENGTH,
-        )
-    )
-    assert [int(part.length.max()) for part in parts] == list(range(LENGTH + 1))
-    np.testing.assert_array_equal(parts[-1].tokens, whole.tokens)
-    assert int(parts[-1].info.model_calls) == LENGTH + 1
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Speculative decoding: its sequences, its number of calls, and the arguments it refuses."""
 
 import dataclasses
-import itertools
 import math
 
 import examples
@@ -241,42 +240,6 @@ def test_counts_add_up():
     # A GPU's division has an error in the last place.
     assert np.isclose(info.tokens_per_call, info.emitted.sum() / info.blocks.sum(), 1e-6)
     assert np.isclose(info.tokens_per_iteration, info.emitted.sum() / (8 * info.target_calls), 1e-6)
-
-
-@pytest.mark.exhaustive
-def test_a_row_does_not_depend_on_other_rows():
-    keys = jax.random.split(jax.random.key(7), 2)
-    batch = run("block", key=keys, stop=stop_at(0))
-    alone = run(
-        "block",
-        key=keys[1:],
-        prompt=Prompt(PROMPT.tokens[1:, :1], PROMPT.length[1:]),
-        stop=Stop(np.zeros((1, 1), np.int32), (), np.zeros(1, np.int32), np.full(1, 9)),
-    )
-    for field in ("tokens", "length", "finished"):
-        assert same_bits(getattr(batch, field)[1], getattr(alone, field)[0])
-    assert (batch.info.blocks[1] == alone.info.blocks[0]).all()
-
-
-@pytest.mark.exhaustive
-def test_a_stream_ends_with_the_result_of_run():
-    settings = {"num_samples": 4, "num_draft_tokens": 3, "max_new_tokens": LENGTH, "stop": STOP}
-    parts = list(
-        loop.stream(strategies.speculative_sample, MODEL, PROMPT, KEY, drafter=DRAFT, **settings)
-    )
-    assert same_bits(parts[-1], run(stop=STOP))
-    for early, late in itertools.pairwise(parts):
-        real = np.arange(LENGTH) < np.asarray(early.length)[..., None]
-        assert (np.where(real, early.tokens - late.tokens, 0) == 0).all()
-
-
-@pytest.mark.exhaustive
-def test_settings_that_are_leaves_do_not_retrace():
-    function = decoding_jax.speculative_sample
-    run(stop=stop_at(1))
-    before = function.cache_size()
-    run(stop=stop_at(2), drafter=MODEL)
-    assert function.cache_size() == before
 
 
 @pytest.mark.release

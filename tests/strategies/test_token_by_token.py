@@ -3,8 +3,6 @@
 Their distributions are in test_distributions.
 """
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +10,9 @@ import pytest
 import tiers
 
 import decoding_jax
-from decoding_jax import Prompt, Stop, codes, loop, strategies, transforms
+from decoding_jax import Prompt, Stop, codes, transforms
 from decoding_jax.ops import random
-from decoding_jax.testing import TableLM, chi_square, enumerate_distribution, same_bits
+from decoding_jax.testing import TableLM, chi_square, enumerate_distribution
 
 KEY = jax.random.key(1)
 MODEL = TableLM.random(jax.random.key(0), 5)
@@ -39,51 +37,6 @@ representative = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.optimized
-@representative
-def test_stream_ends_with_what_run_gives_and_grows(name):
-    stop = Stop(eos_ids=(2,), min_new_tokens=2)
-    whole = run(name, stop=stop)
-    key = None if name == "greedy" else jax.random.key(1)
-    parts = list(
-        loop.stream(
-            getattr(strategies, name),
-            MODEL,
-            PROMPT,
-            key,
-            max_new_tokens=4,
-            stop=stop,
-            **SETTINGS[name],
-        )
-    )
-    assert len(parts) == whole.info.model_calls
-    assert same_bits(parts[-1], whole)
-    for early, late in itertools.pairwise(parts):
-        real = np.arange(4) < np.asarray(early.length)[..., None]
-        assert (np.where(real, early.tokens - late.tokens, 0) == 0).all()
-    *_, last = loop.stream(
-        getattr(strategies, name),
-        MODEL,
-        PROMPT,
-        key,
-        chunk=3,
-        max_new_tokens=4,
-        stop=stop,
-        **SETTINGS[name],
-    )
-    assert same_bits(last, whole)
-
-
-@pytest.mark.exhaustive
-@every
-def test_settings_that_are_leaves_do_not_retrace(name):
-    function = getattr(decoding_jax, name)
-    run(name, transform=transforms.temperature(0.5), stop=Stop(eos_ids=(1,)))
-    before = function.cache_size()
-    run(name, transform=transforms.temperature(0.9), stop=Stop(eos_ids=(2,)))
-    assert function.cache_size() == before
-
-
 @pytest.mark.exhaustive
 @representative
 def test_no_step_is_spent_once_all_is_done(name):
@@ -91,35 +44,6 @@ def test_no_step_is_spent_once_all_is_done(name):
     forced = transforms.allowed_tokens(only)
     assert run(name, transform=forced, stop=Stop(eos_ids=(2,))).info.model_calls == 1
     assert run(name, transform=forced).info.model_calls == 4
-
-
-@pytest.mark.optimized
-@representative
-def test_rows_of_limit_zero_are_empty_and_harmless(name):
-    full = run(name)
-    part = run(name, stop=Stop(max_new_tokens=(0, 4)))
-    assert (part.tokens[0] == 0).all()
-    assert (part.length[0] == 0).all()
-    assert not part.finished[0].any()
-    assert same_bits(part.tokens[1], full.tokens[1])
-
-
-@pytest.mark.optimized
-@representative
-def test_a_row_alone_is_the_row_in_its_batch(name):
-    keys = jax.random.split(jax.random.key(7), 2)
-    batch = run(name, key=keys)
-    alone = run(name, prompt=Prompt(PROMPT.tokens[1:], PROMPT.length[1:]), key=keys[1:])
-    for field in ("tokens", "length", "log_prob", "finished"):
-        assert same_bits(getattr(batch, field)[1], getattr(alone, field)[0])
-
-
-@representative
-def test_a_plain_function_is_a_transform(name):
-    banned = run(name, transform=lambda logits, prefix: jnp.full_like(logits, -jnp.inf))
-    assert (banned.length == 0).all()
-    assert not banned.finished.any()
-    assert (banned.log_prob == 0).all()
 
 
 @every
