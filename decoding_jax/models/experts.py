@@ -4,43 +4,61 @@ Shazeer et al. 2017, "Outrageously Large Neural Networks: The Sparsely-Gated Mix
 Layer"; Fedus et al. 2022, "Switch Transformers"; Jiang et al. 2024, "Mixtral of Experts". No token
 is dropped: each runs through its best experts, whatever other tokens choose, so a row does not
 depend on its batch. The tokens are ordered by expert, and one ragged product reads each kernel that
-is chosen, or a loop over blocks of tokens of one expert (Gale et al. 2023, "MegaBlocks").
+is chosen, or a loop over blocks of tokens of one expert (Gale et al. 2023, "MegaBlocks"). On a mesh
+each device has some of the experts, and the sums are added over its axis ``model``, as those of
+other kernels are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
+from jax.sharding import PartitionSpec
 
 from decoding_jax.base import Array
 from decoding_jax.models import layers
 from decoding_jax.models.quantized import QuantizedArray
 from decoding_jax.ops import precision
+from decoding_jax.sharding import meshes
 
 BLOCK = 64
 """The largest number of rows that ``in_blocks`` multiplies at a time."""
 
 
-def ragged(x: Array, kernel: Array, sizes: Array) -> Array:
+def widened(kernel: Any, x: Array) -> Array:
+    """A kernel, quantised or not, in the dtype of ``x``."""
+    if isinstance(kernel, QuantizedArray):
+        return kernel.to_float(x.dtype.name)
+    found: Array = kernel.astype(x.dtype)
+    return found
+
+
+def ragged(x: Array, kernel: Any, sizes: Array) -> Array:
     """The product in float32 of each row of ``x [M, D]`` and its expert's ``kernel [E, D, F]``.
 
     The rows are ordered by expert, with ``sizes [E]`` of each.
     """
-    return lax.ragged_dot(
-        x,
-        kernel.astype(x.dtype),
-        sizes,
-        precision=precision.of(x),
-        preferred_element_type=jnp.float32,
-    )
+    return _ragged(x, widened(kernel, x), sizes)
 
 
-def in_blocks(x: Array, kernel: Array, sizes: Array) -> Array:
+def narrow(x: Array, kernel: Any, sizes: Array) -> Array:
+    """As ``ragged``, for a TPU, which multiplies int8 as it is: widened, all of it is written."""
+    is_narrow = isinstance(kernel, jax.Array) and kernel.dtype == jnp.int8
+    return _ragged(x, kernel, sizes) if is_narrow else ragged(x, kernel, sizes)
+
+
+def _ragged(x: Array, kernel: Array, sizes: Array) -> Array:
+    options: Any = {"precision": precision.of(x), "preferred_element_type": jnp.float32}
+    return lax.ragged_dot(x, kernel, sizes, **options)
+
+
+def in_blocks(x: Array, kernel: Any, sizes: Array) -> Array:
     """As ``ragged``, which a CPU would compute for every expert and row: by blocks of rows."""
     rows, count = x.shape[0], sizes.shape[0]
     size = min(BLOCK, 1 << max((rows // count).bit_length() - 1, 0))
@@ -56,8 +74,9 @@ def in_blocks(x: Array, kernel: Array, sizes: Array) -> Array:
     def multiply(y: Array, of: tuple[Array, Array]) -> tuple[Array, None]:
         start, expert = of
         part = lax.dynamic_slice_in_dim(x, start, size)
-        own = lax.dynamic_index_in_dim(kernel, expert, keepdims=False).astype(x.dtype)
-        out = jnp.matmul(part, own, precision=precision.of(x), preferred_element_type=jnp.float32)
+        own = jax.tree.map(lambda k: lax.dynamic_index_in_dim(k, expert, keepdims=False), kernel)
+        options: Any = {"precision": precision.of(x), "preferred_element_type": jnp.float32}
+        out = jnp.matmul(part, widened(own, x), **options)
         # Rows of later experts at the end of a block are written again by theirs.
         return lax.dynamic_update_slice_in_dim(y, out, start, 0), None
 
@@ -68,39 +87,54 @@ def in_blocks(x: Array, kernel: Array, sizes: Array) -> Array:
     return lax.scan(add, y, (start, expert))[0][:rows]
 
 
+class Linear(NamedTuple):
+    """A linear map of each expert.
+
+    Attributes:
+      kernel: ``[E, D, F]``, an array or a ``QuantizedArray``.
+      bias: None or ``[E, F]``.
+    """
+
+    kernel: Any
+    bias: Array | None
+
+    def __call__(self, x: Array, expert: Array, sizes: Array, dtype: str) -> Array:
+        """The map of ``x [M, D]``, ordered by ``expert [M]`` with ``sizes [E]``, in float32."""
+        kernel, scale = self.kernel, None
+        if isinstance(kernel, QuantizedArray) and kernel.scale.shape[1] == 1:
+            # Integers are multiplied, as in ``QuantizedArray.product``.
+            kernel, scale = self.kernel.values, self.kernel.scale[:, 0]
+        left = x.astype(dtype)
+        y = lax.platform_dependent(left, kernel, sizes, cpu=in_blocks, tpu=narrow, default=ragged)
+        y = y if scale is None else y * scale[expert].astype(jnp.float32)
+        return y if self.bias is None else y + self.bias[expert].astype(jnp.float32)
+
+
 class ExpertDense(nn.Module):
-    """A linear map of each expert, ``[M, D] -> [M, features]`` in float32.
+    """The parameters of a linear map of each expert.
 
     Attributes:
       num_experts: E.
-      features: the size of the result.
-      dtype: the dtype of the operands.
+      inputs: D.
+      features: F.
       use_bias: whether each expert has a bias.
     """
 
     num_experts: int
+    inputs: int
     features: int
-    dtype: str = "float32"
     use_bias: bool = False
 
     @nn.compact
-    def __call__(self, x: Array, expert: Array, sizes: Array) -> Array:
-        """The map of ``x``, whose rows are ordered by ``expert [M]``: ``sizes [E]`` of each."""
+    def __call__(self) -> Linear:
+        """The map."""
         init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal", 1, 2, 0)
-        shape = (self.num_experts, x.shape[-1], self.features)
-        kernel, scale = self.param("kernel", init, shape, jnp.float32), None
-        if isinstance(kernel, QuantizedArray) and kernel.scale.shape[1] == 1:
-            kernel, scale = kernel.values, kernel.scale[:, 0]  # integers are multiplied, as in it
-        elif isinstance(kernel, QuantizedArray):
-            kernel = kernel.to_float(self.dtype)
-        left = x.astype(self.dtype)
-        y = lax.platform_dependent(left, kernel, sizes, cpu=in_blocks, default=ragged)
-        y = y if scale is None else y * scale[expert].astype(jnp.float32)
-        if self.use_bias:
-            zeros = nn.initializers.zeros_init()
-            bias = self.param("bias", zeros, (self.num_experts, self.features), jnp.float32)
-            y += bias[expert].astype(jnp.float32)
-        return y
+        shape = (self.num_experts, self.inputs, self.features)
+        kernel = self.param("kernel", init, shape, jnp.float32)
+        if not self.use_bias:
+            return Linear(kernel, None)
+        zeros = nn.initializers.zeros_init()
+        return Linear(kernel, self.param("bias", zeros, (shape[0], shape[2]), jnp.float32))
 
 
 class Experts(nn.Module):
@@ -130,20 +164,69 @@ class Experts(nn.Module):
         if cfg.normalised_experts:
             weight = weight / weight.sum(-1, keepdims=True)
         weight = weight if scale is None else weight * scale.astype(jnp.float32)[expert]
+        maps = {
+            name: ExpertDense(count, *sizes, biased, name=f"{name}_experts")()
+            for name, sizes in self.sizes().items()
+        }
+        return self.on_mesh(maps, tokens, weight, expert, x.shape[0]).reshape(x.shape)
+
+    def on_mesh(
+        self, maps: Mapping[str, Linear], tokens: Array, weight: Array, expert: Array, rows: int
+    ) -> Array:
+        """``summed``, on each device of a mesh for its own experts and tokens."""
+        data, model = (meshes.axis_size(name) or 1 for name in (meshes.DATA, meshes.MODEL))
+        own = meshes.MODEL if self.config.num_experts % model == 0 and model > 1 else None
+        row = PartitionSpec(meshes.DATA if rows % data == 0 and data > 1 else None)
+        if data == model == 1:
+            return self.summed(maps, tokens, weight, expert)
+        run = jax.shard_map(
+            functools.partial(self.summed, axis=own),
+            in_specs=(PartitionSpec(own), row, row, row),
+            out_specs=row,
+            axis_names={n for n in (meshes.DATA, meshes.MODEL) if meshes.axis_size(n) is not None},
+            check_vma=False,
+        )
+        return run(maps, tokens, weight, expert)
+
+    def summed(
+        self,
+        maps: Mapping[str, Linear],
+        tokens: Array,
+        weight: Array,
+        expert: Array,
+        axis: str | None = None,
+    ) -> Array:
+        """The sums of ``tokens [M, D]``, with the ``weight [M, k]`` of each ``expert [M, k]``.
+
+        Args:
+          maps: the linear maps of all experts, or of those of this device.
+          tokens: the input.
+          weight: the weights.
+          expert: the experts' numbers.
+          axis: None, or the axis of the mesh that the experts lie over.
+        """
+        cfg = self.config
+        chosen, count = expert.shape[1], next(iter(maps.values())).kernel.shape[0]
         expert = expert.reshape(-1)
+        if axis is not None:
+            expert = expert - lax.axis_index(axis) * count
+            # Experts of other devices come last, and are none of the groups.
+            expert = jnp.where((expert >= 0) & (expert < count), expert, count)
         order = jnp.argsort(expert, stable=True)
-        sizes = jnp.zeros((count,), jnp.int32).at[expert].add(1)
+        sizes = jnp.zeros((count,), jnp.int32).at[expert].add(1, mode="drop")
         expert = expert[order]
 
-        def project(y: Array, size: int, name: str) -> Array:
-            dense = ExpertDense(count, size, cfg.dtype, biased, name=f"{name}_experts")
-            return dense(y, expert, sizes).astype(cfg.dtype)
+        def project(y: Array, name: str) -> Array:
+            return maps[name](y, expert, sizes, cfg.dtype).astype(cfg.dtype)
 
-        y = self.run(jnp.take(tokens, order // chosen, axis=0), project).astype(jnp.float32)
+        y = self.run(jnp.take(tokens, order // chosen, axis=0), project)
+        if axis is not None:
+            y = jnp.where((expert < count)[:, None], y, jnp.zeros_like(y))
+        y = y.astype(jnp.float32)
         # Back in the order of the tokens, so that a token's sum does not depend on the others.
         y = jnp.zeros_like(y).at[order].set(y, unique_indices=True)
-        y = (y.reshape(-1, chosen, cfg.emb_dim) * weight[..., None]).sum(1)
-        return y.astype(cfg.dtype).reshape(x.shape)
+        y = (y.reshape(-1, chosen, cfg.emb_dim) * weight[..., None]).sum(1).astype(cfg.dtype)
+        return y if axis is None else lax.psum(y, axis)
 
     def scores(self, tokens: Array) -> Array:
         """The logits of the experts ``[M, E]`` for tokens ``[M, D]``, by a router."""
@@ -152,16 +235,20 @@ class Experts(nn.Module):
             tokens
         )
 
-    def run(self, x: Array, project: Callable[[Array, int, str], Array]) -> Array:
+    def sizes(self) -> Mapping[str, tuple[int, int]]:
+        """The sizes of the input and of the result of each linear map, by its name."""
+        cfg = self.config
+        wide = cfg.emb_dim, cfg.mlp_dim
+        return {"gate": wide, "up": wide, "down": wide[::-1]}
+
+    def run(self, x: Array, project: Callable[[Array, str], Array]) -> Array:
         """The outputs ``[M, D]`` of the experts of the rows of ``x [M, D]``, in their order.
 
         Args:
           x: the inputs.
-          project: a linear map to a size, of each row's expert, by its name.
+          project: a linear map of each row's expert, by its name.
         """
-        size = self.config.mlp_dim
-        y = self.gated(project(x, size, "gate"), project(x, size, "up"))
-        return project(y, self.config.emb_dim, "down")
+        return project(self.gated(project(x, "gate"), project(x, "up")), "down")
 
     def gated(self, gate: Array, up: Array) -> Array:
         """The product of gate and projection, bounded or not."""
@@ -198,8 +285,11 @@ class UngatedExperts(Experts):
         cfg = self.config
         return layers.Dense(cfg.num_experts, use_bias=cfg.router_bias, name="router")(tokens)
 
-    def run(self, x: Array, project: Callable[[Array, int, str], Array]) -> Array:
+    def sizes(self) -> Mapping[str, tuple[int, int]]:
         """As in ``Experts``."""
         cfg = self.config
-        y = layers.ACTIVATIONS[cfg.activation](project(x, cfg.mlp_dim, "wi"))
-        return project(y, cfg.emb_dim, "wo")
+        return {"wi": (cfg.emb_dim, cfg.mlp_dim), "wo": (cfg.mlp_dim, cfg.emb_dim)}
+
+    def run(self, x: Array, project: Callable[[Array, str], Array]) -> Array:
+        """As in ``Experts``."""
+        return project(layers.ACTIVATIONS[self.config.activation](project(x, "wi")), "wo")

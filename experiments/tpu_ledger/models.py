@@ -32,6 +32,12 @@ def t5(**sizes: Any) -> T5:
     return T5.init(config, jax.random.key(0))
 
 
+OLMOE: Mapping[str, Any] = {
+    "vocab_size": 50_304, "emb_dim": 2048, "num_heads": 16, "num_kv_heads": 16, "head_dim": 128,
+    "mlp_dim": 1024, "num_experts": 64, "experts_per_token": 8, "qk_norm": True,
+    "qk_norm_whole": True,
+}  # fmt: skip
+
 MODELS: Mapping[str, Callable[[], Any]] = {
     # TinyLlama
     "Llama 1B": lambda: llama(
@@ -51,6 +57,12 @@ MODELS: Mapping[str, Callable[[], Any]] = {
         vocab_size=128_256, emb_dim=8192, num_heads=64, num_kv_heads=8, head_dim=128,
         mlp_dim=28_672, num_layers=80,
     ),
+    "OLMoE 7B": lambda: llama(**OLMOE, num_layers=16),
+    "OLMoE 7B, 4 separate layers": lambda: llama(**OLMOE, num_layers=4, scan_layers=False),
+    "Qwen3 30B, 4 separate layers": lambda: llama(
+        vocab_size=151_936, emb_dim=2048, num_heads=32, num_kv_heads=4, head_dim=128, mlp_dim=768,
+        num_layers=4, num_experts=128, experts_per_token=8, qk_norm=True, scan_layers=False,
+    ),
     "T5 1.1 base": lambda: t5(
         emb_dim=768, num_heads=12, head_dim=64, mlp_dim=2048, num_encoder_layers=12,
         num_decoder_layers=12,
@@ -60,7 +72,8 @@ MODELS: Mapping[str, Callable[[], Any]] = {
         num_decoder_layers=24,
     ),
 }  # fmt: skip
-"""Models by name. The 1B is TinyLlama's shape, the 8B and 70B those of Llama 3."""
+"""Models by name. The 1B is TinyLlama's shape, the 8B and 70B those of Llama 3, the 30B that of the
+mixture of 128 experts with 3B active weights."""
 
 
 def model_of(name: str) -> Any:
@@ -90,3 +103,20 @@ def is_read_at_a_step(path: str, *, tied: bool) -> bool:
         return tied
     cross = "encoder_decoder_attention/key" in path or "encoder_decoder_attention/value" in path
     return not (cross or path.startswith("params/encoder/"))
+
+
+def share_of_experts(config: Any, tokens: int) -> float | None:
+    """The share of the experts that some of so many tokens run through, if each chooses at random.
+
+    None for a network without experts.
+
+    Example:
+      >>> config = LlamaConfig(
+      ...     vocab_size=9, emb_dim=4, num_heads=2, num_kv_heads=2, head_dim=2, mlp_dim=8,
+      ...     num_layers=1, max_positions=8, num_experts=4, experts_per_token=2,
+      ... )
+      >>> [share_of_experts(config, tokens) for tokens in (1, 2)]
+      [0.5, 0.75]
+    """
+    count = getattr(config, "num_experts", None)
+    return None if count is None else 1 - (1 - config.experts_per_token / count) ** tokens

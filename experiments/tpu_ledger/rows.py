@@ -16,7 +16,7 @@ from decoding_jax.models import quantize
 from decoding_jax.models.caches import LAYER_AXIS, Cache
 from experiments.tpu_ledger import program, rewrites, topology, traffic
 from experiments.tpu_ledger.cases import Case, placed
-from experiments.tpu_ledger.models import is_read_at_a_step, model_of
+from experiments.tpu_ledger.models import is_read_at_a_step, model_of, share_of_experts
 
 HBM_GB = {"v4": 32, "v5e": 16, "v5p": 95, "v6e": 32}
 """The memory of a chip, in 2**30 bytes."""
@@ -103,7 +103,7 @@ def _draft(model: Any) -> Any:
 
 
 def _step(parsed: program.Program, case: Case, mesh: Mesh) -> dict[str, Any]:
-    accesses = traffic.step(parsed)
+    accesses = traffic.step(parsed, _share_of_experts(case, mesh))
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     for access in accesses:
@@ -127,6 +127,14 @@ def _step(parsed: program.Program, case: Case, mesh: Mesh) -> dict[str, Any]:
     }
 
 
+def _share_of_experts(case: Case, mesh: Mesh) -> float:
+    """The share of its experts that a chip reads at a step."""
+    settings = case.keywords()
+    lanes = settings.get("num_samples", settings.get("beam_size", 1))
+    tokens = case.batch // mesh.shape[sharding.DATA] * lanes
+    return share_of_experts(case.model.config, tokens) or 1.0
+
+
 def _cache_shapes(case: Case, mesh: Mesh) -> set[rewrites.Shape]:
     """The shapes on a chip of all keys and values, of every layer and of all layers."""
     shapes = set()
@@ -148,6 +156,8 @@ def _keys_and_values(cache: Cache) -> list[Any]:
 def floor(case: Case, mesh: Mesh) -> int | None:
     """The bytes of the parameters that a step needs and of the whole cache, on one chip.
 
+    Of experts, the share that is chosen counts.
+
     None for speculation, whose steps call two models a number of times that depends on the draft.
     """
     if case.entry.drafts:
@@ -158,7 +168,8 @@ def floor(case: Case, mesh: Mesh) -> int | None:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         if is_read_at_a_step(name, tied=tied):
             bits = jax.dtypes.itemsize_bits(x.dtype)
-            total += math.prod(x.sharding.shard_shape(x.shape)) * bits // 8
+            of_it = _share_of_experts(case, mesh) if "_experts/" in name else 1
+            total += round(of_it * math.prod(x.sharding.shard_shape(x.shape)) * bits / 8)
     chips = mesh.shape[sharding.DATA] * mesh.shape[sharding.MODEL]
     for cache in case.caches():
         total += (

@@ -2,8 +2,9 @@
 
 What an instruction reads and writes is known from its operands and results. Arrays whose layout
 names another memory space, such as ``S(1)`` for the memory on the chip, do not count. Of a table
-that is gathered from, or an array that is sliced or updated, only the touched part counts. Sizes
-are those in memory, where tiles are padded.
+that is gathered from, or an array that is sliced or updated, only the touched part counts; of the
+experts of a ragged product, the share that has rows. Sizes are those in memory, where tiles are
+padded.
 """
 
 from __future__ import annotations
@@ -65,14 +66,18 @@ def in_hbm(shape: str) -> int:
     return sum(hbm_bytes(*array) for array in arrays(shape))
 
 
-def step(program: Program) -> list[Access]:
+def step(program: Program, share_of_experts: float = 1.0) -> list[Access]:
     """What each instruction of a program's main loop moves in one turn, most bytes first.
 
     A loop inside of it counts as many times as it turns. Where that is decided while it runs, a
     loop over slices of an array is taken to read all of it, and any other loop to turn once. Of a
     conditional, the branch that moves most counts.
+
+    Args:
+      program: from ``program.parse``.
+      share_of_experts: how much of its kernels a ragged product reads: the experts with rows.
     """
-    reader = _Reader(program)
+    reader = _Reader(program, share_of_experts)
     found = [a for name in program.main_loop().called() for a in reader.computation(name, 1)]
     return sorted(found, key=lambda a: -a.total)
 
@@ -90,7 +95,8 @@ def whole(program: Program, turns: int) -> int:
 
 
 class _Reader:
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, share_of_experts: float = 1.0) -> None:
+        self.share_of_experts = share_of_experts
         self.computations: Mapping[str, dict[str, Instruction]] = {
             name: {i.name: i for i in instructions}
             for name, instructions in program.computations.items()
@@ -131,7 +137,10 @@ class _Reader:
             update = operands[-1] if opcode == "scatter" else operands[1]
             return in_hbm(update.result) + _part(instruction.result, update.result)
         result = 0 if opcode.endswith("-start") else in_hbm(instruction.result)
-        return result + sum(in_hbm(o.result) for o in operands)
+        sizes = [in_hbm(o.result) for o in operands]
+        if "ragged_dot_tiling" in instruction.text:  # its last operand is the kernels
+            sizes[-1] = round(self.share_of_experts * sizes[-1])
+        return result + sum(sizes)
 
     def read(self, name: str, number: int, operand: str) -> int:
         """The bytes that a fusion reads of an operand."""

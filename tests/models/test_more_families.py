@@ -13,7 +13,7 @@ import safetensors.numpy
 import tiers
 from families import FIXTURES
 
-from decoding_jax import Prompt, greedy, sharding
+from decoding_jax import Prompt, greedy, sharding, speculative_sample
 from decoding_jax.models.checkpoint import load_model
 from decoding_jax.models.decoder import with_prefill_chunk
 from decoding_jax.models.stack import with_scanned_layers, with_separate_layers
@@ -32,7 +32,7 @@ def test_verbs_do_what_they_say(family: str) -> None:
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("family", ["gemma3", "gpt_neox", "olmo3", "opt", "smollm3"])
+@pytest.mark.parametrize("family", ["gemma3", "gpt_neox", "olmo3", "opt", "smollm3", *MIXTURES])
 def test_scanned_layers_and_chunks_compute_the_same(family: str) -> None:
     stored = safetensors.numpy.load_file(FIXTURES / family / "expected.safetensors")
     model = load_model(FIXTURES / family, scan_layers=True)
@@ -48,6 +48,21 @@ def test_a_mesh_decodes_the_same_tokens(family: str) -> None:
     placed = load_model(FIXTURES / family, mesh=jax.make_mesh((4, 2), ("data", "model")))
     found = greedy(placed, prompt, max_new_tokens=6)
     np.testing.assert_array_equal(found.tokens, greedy(model, prompt, max_new_tokens=6).tokens)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("target", "draft"),
+    tiers.combinations([("qwen2_moe", "llama2"), ("llama2", "qwen2_moe"), ("mixtral", "gpt_oss")]),
+)
+def test_a_mixture_drafts_and_is_drafted_for(target: str, draft: str) -> None:
+    prompt = Prompt(np.array([[1, 2, 3, 4], [3, 0, 0, 0]], np.int32), np.array([4, 1], np.int32))
+    models = [load_model(FIXTURES / family) for family in (target, draft)]
+    found = speculative_sample(
+        *models, prompt, verifier="greedy", num_draft_tokens=2, max_new_tokens=6
+    )
+    expected = greedy(models[0], prompt, max_new_tokens=6)
+    np.testing.assert_array_equal(found.tokens, expected.tokens)
 
 
 @pytest.mark.release

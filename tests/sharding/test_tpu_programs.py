@@ -36,14 +36,18 @@ RELEASE = (
 )
 
 
-def llama():
+def llama(**settings):
     return Llama.init(
         LlamaConfig(
             vocab_size=256, emb_dim=192, num_heads=8, num_kv_heads=8, head_dim=32, mlp_dim=512,
-            num_layers=LAYERS, max_positions=512, dtype="bfloat16",
+            num_layers=LAYERS, max_positions=512, dtype="bfloat16", **settings,
         ),
         jax.random.key(0),
     )  # fmt: skip
+
+
+def mixture():
+    return llama(num_experts=8, experts_per_token=2)
 
 
 def t5():
@@ -74,9 +78,11 @@ class Network:
 
 
 LLAMA, T_5 = Network(llama, 2), Network(t5, 3)
-CASES = {name: (name, LLAMA) for name in SETTINGS} | {
-    f"T5 {name}": (name, T_5) for name in ("greedy", "beam_search")
-}
+CASES = (
+    {name: (name, LLAMA) for name in SETTINGS}
+    | {f"T5 {name}": (name, T_5) for name in ("greedy", "beam_search")}
+    | {"mixture greedy": ("greedy", Network(mixture, 2))}
+)
 
 
 @functools.cache

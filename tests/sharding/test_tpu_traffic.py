@@ -1,5 +1,7 @@
 """What the ledger counts, on small programs whose traffic is known."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,8 @@ import tiers
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from decoding_jax.models import Llama, LlamaConfig, quantize
+from decoding_jax.models import Llama, LlamaConfig, experts, quantize
+from decoding_jax.models.quantized import QuantizedArray
 from experiments.tpu_ledger import program, rewrites, topology, traffic
 from experiments.tpu_ledger.cases import Case, abstract
 
@@ -151,6 +154,47 @@ def test_quantised_weights_are_read_narrow(scan_layers):
     wide = step_bytes(None)
     assert step_bytes("int8") < 0.53 * wide
     assert step_bytes("int4") < 0.3 * wide
+
+
+@pytest.mark.exhaustive
+@needs_libtpu
+def test_a_step_reads_the_experts_that_are_chosen():
+    """Of experts of 8 bits too, and no expert of another chip."""
+    config = LlamaConfig(
+        vocab_size=8, emb_dim=1024, num_heads=2, num_kv_heads=2, head_dim=2, num_layers=1,
+        mlp_dim=512, max_positions=8, num_experts=16, experts_per_token=2, dtype="bfloat16",
+    )  # fmt: skip
+    layer = experts.Experts(config)
+    x = jax.ShapeDtypeStruct((8, 1024), jnp.bfloat16)
+    shapes = jax.eval_shape(lambda: layer.init(jax.random.key(0), jnp.zeros((8, 1024))))["params"]
+
+    def step_bytes(bits, chips):
+        devices = topology.mesh("v5e:2x4", (1, chips))
+
+        def placed(path, x):
+            of_expert = "_experts" in jax.tree_util.keystr(path)
+            spec = PartitionSpec("model" if of_expert else None)
+            at = functools.partial(jax.ShapeDtypeStruct, sharding=NamedSharding(devices, spec))
+            if bits == 16 or not of_expert:
+                return at(x.shape, jnp.bfloat16)
+            scale = (x.shape[0], 1, x.shape[2])
+            return QuantizedArray(at(x.shape, jnp.int8), at(scale, jnp.float32), None, "bfloat16")
+
+        def run(params, times, x):
+            body = lambda i, x: x + layer.apply({"params": params}, x)  # noqa: E731
+            return lax.fori_loop(0, times, body, x)
+
+        params = jax.tree_util.tree_map_with_path(placed, shapes)
+        with jax.set_mesh(devices):
+            times = jax.ShapeDtypeStruct((), jnp.int32)
+            lowered = jax.jit(run).lower(params, times, x)
+        parsed = program.parse(topology.compile_for(lowered, topology.CHEAP).as_text())
+        return sum(a.total for a in traffic.step(parsed, 0.25))
+
+    wide = 3 * 16 * 1024 * 512 * 2 / 4
+    assert 1 <= step_bytes(16, 1) / wide < 1.1
+    assert 0.5 <= step_bytes(8, 1) / wide < 0.65
+    assert 0.25 <= step_bytes(16, 4) / wide < 0.35
 
 
 @needs_libtpu

@@ -1,5 +1,7 @@
 """``generate`` with many texts for each row: a text has the result that it has in any batch."""
 
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from text_fakes import TABLE, Digits
 import decoding_jax
 from decoding_jax import Stop, transforms
 from decoding_jax.batches import RowDecoder, refilled
+from decoding_jax.models.checkpoint import load_model
 from decoding_jax.text import call
 
 COUNT = 37
@@ -144,6 +147,26 @@ def test_a_network_gives_the_same(monkeypatch, mesh, settings):
     monkeypatch.setattr(call, "_REFILLED", COUNT)
     want = decoding_jax.generate(model, tokenizer, texts, **settings)
     assert [[c.tokens for c in row] for row in found] == [[c.tokens for c in row] for row in want]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("weights", tiers.values("int8", release=[None, "int4-4"]))
+def test_a_row_of_a_mixture_of_experts_depends_on_no_other(monkeypatch, weights):
+    """No expert drops a token of a batch in which many tokens choose it."""
+    mixture = Path(__file__).parents[1] / "models" / "fixtures" / "qwen2_moe"
+    model, texts = load_model(mixture, weights=weights), TEXTS[:20]
+
+    def decoded(order, size):
+        stop = Stop(max_new_tokens=LIMITS[order])
+        texts_of = texts[order].tolist()
+        return decoding_jax.generate(model, Digits(), texts_of, stop=stop, batch_size=size)
+
+    alone = [decoded([i], 1)[0] for i in range(4)]
+    want = decoded(np.arange(20), 20)
+    check_equal(want[:4], alone)
+    monkeypatch.setattr(call, "_REFILLED", 4)
+    order = np.arange(20)[::-1]
+    check_equal(decoded(order, 8)[::-1], want)
 
 
 @pytest.mark.exhaustive
