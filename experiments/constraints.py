@@ -289,26 +289,22 @@ def measure_steps(made: Any, size: int, rows: int, lengths: Sequence[int], repea
 
 
 def own_masks(made: Any, tokens: Any, rows: int) -> Callable[[Sequence[int]], Any]:
-    """Gives the masks of a text in so many rows, token by token: one compiled call each."""
-    language, size = jax.tree.map(jnp.asarray, made.language), tokens.vocab_size
-
-    @jax.jit
-    def after(states: Any, token: Any) -> Any:
-        states = language.advance(states, token)
-        return states, language.allowed(states, size)
-
+    """Gives the masks of a text in so many rows, token by token, in one compiled loop."""
     none = jnp.zeros((rows, 1), jnp.int32)
     walk: Any = dataclasses.replace(made, begun=True)
     begin = walk.states_after(Prefix(none, none[:, 0], none[..., None, None], none[..., None]))
+    language = jax.tree.map(jnp.asarray, made.language)
 
-    def run(text: Sequence[int]) -> Any:
-        states = begin
-        for token in text:
-            states, mask = after(states, jnp.full((rows, 1, 1), token, jnp.int32))
-            mask.block_until_ready()
-        return mask[:, 0, 0]
+    @jax.jit
+    def masks(language: Any, begin: Any, text: Any) -> Any:
+        def after(carry: Any, token: Any) -> Any:
+            states = language.advance(carry[0], jnp.full((rows, 1, 1), token))
+            return (states, language.allowed(states, tokens.vocab_size)), None
 
-    return run
+        before = begin, jnp.zeros((rows, 1, 1, tokens.vocab_size), bool)
+        return jax.lax.scan(after, before, text)[0][1]
+
+    return lambda text: masks(language, begin, jnp.array(text))[:, 0, 0].block_until_ready()
 
 
 def xgrammar_masks(schema: Any, tokens: Any, rows: int) -> Callable[[Sequence[int]], Any]:
