@@ -32,6 +32,7 @@ LAYERS = [
     "infer",
     "shell",
     "lm_eval",
+    "inspect_ai",
     "testing",
 ]
 

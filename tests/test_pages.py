@@ -333,6 +333,7 @@ OPTIONAL = {
     "import ray\n": "ray",
     "import apache_beam": "apache_beam",
     "import datasets\n": "datasets",
+    "import inspect_ai\n": "inspect_ai",
 }
 
 
