@@ -23,6 +23,7 @@ import decoding_jax
 from decoding_jax.models.bart import sinusoids
 from decoding_jax.models.checkpoint import CheckpointError, load_model, save_model, to_t5x
 from decoding_jax.testing import check_model
+from decoding_jax.text.inputs import check_tokens
 
 SOURCE = np.array([[5, 9, 2, 33, 3], [3, 0, 0, 0, 0], [4, 4, 7, 0, 0], [8, 6, 0, 0, 0]], np.int32)
 LENGTH = np.array([5, 1, 3, 2], np.int32)
@@ -52,6 +53,9 @@ def test_inputs_have_the_vocabulary_of_the_source() -> None:
     assert model.bind(np.array([[43]]), np.array([1])).vocab_size == 40
     with pytest.raises(ValueError, match="expected ids from 0 to 43, the model's vocabulary"):
         model.bind(np.array([[44]]), np.array([1]))
+    check_tokens(model, [[43]])
+    with pytest.raises(ValueError, match="ids from 0 to 43, got id 44 for text 0"):
+        check_tokens(model, [[44]])
     own = dataclasses.replace(model.config, source_vocab_size=None)
     with pytest.raises(ValueError, match="source_vocab_size: expected a number with"):
         save_model(dataclasses.replace(model, config=own), "nowhere")
