@@ -183,6 +183,25 @@ def constrained_steps() -> str:
     return table(["schema", "rows", *(f"after {n} tokens" for n in lengths)], rows)
 
 
+def masks() -> str:
+    """The time of the masks of a token, beside that of other projects."""
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    for row in read("measured/masks")["masks"]:
+        found.setdefault((row["schema"], row["rows"]), {})[row["by"]] = row["ms"]
+    names = list(next(iter(found.values())))
+    rows = [[*case, *(f"{ms[name]:.2g}" for name in names)] for case, ms in found.items()]
+    return table(["schema", "rows", *names], rows)
+
+
+def forced_tokens() -> str:
+    """The tokens of texts, and the calls of the model for them."""
+    rows = []
+    for one in read("measured/forced"):
+        tokens, calls = sum(one["tokens"]), sum(one["calls"])
+        rows.append([one["schema"], len(one["tokens"]), tokens, calls, f"{tokens / calls:.2f}"])
+    return table(["schema", "texts", "tokens", "calls", "tokens a call"], rows)
+
+
 def wide_tries() -> str:
     """The time and the bytes of the mask of a wide trie, for texts of each length."""
     rows = [
@@ -293,6 +312,8 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "suites": suites,
         "seconds": seconds,
         "steps of constraints": constrained_steps,
+        "masks": masks,
+        "forced tokens": forced_tokens,
         "wide tries": wide_tries,
     },
     "measured/reproducible.md": {"equal bits": equal_bits, "the price": price},
