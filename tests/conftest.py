@@ -15,9 +15,11 @@ Compiling takes most of the time of these tests, so some settings make it short:
 """
 
 import atexit
+import ctypes
 import gc
 import math
 import os
+import resource
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -130,8 +132,38 @@ def few_mappings() -> Iterator[None]:
     yield
     maps = Path("/proc/self/maps")
     if not maps.exists() or maps.read_bytes().count(b"\n") > 10_000:
-        jax.clear_caches()
-        gc.collect()
+        drop_programs()
+
+
+@pytest.fixture(autouse=True)
+def little_memory() -> Iterator[None]:
+    """Drops the compiled programs once the process has grown by 2 GB since it last did so."""
+    yield
+    if resident() > _KEPT["bytes"] + 2 * 2**30:
+        drop_programs()
+
+
+_KEPT = {"bytes": 0}  # what the process held when its programs had been dropped
+
+
+def drop_programs() -> None:
+    """Frees the compiled programs, and gives their memory back to the system.
+
+    Without the latter, the C library keeps nearly all of it for the next programs, which are of
+    other sizes: a process that held 713 MB with 20 programs holds 709 MB without them, and 275 MB
+    once it has given back what is free.
+    """
+    jax.clear_caches()
+    gc.collect()
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # of glibc
+        trim(0)
+    _KEPT["bytes"] = resident()
+
+
+def resident() -> int:
+    """The bytes of memory that the process holds; 0 where the system does not say."""
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * resource.getpagesize() if statm.exists() else 0
 
 
 @pytest.fixture(autouse=True)

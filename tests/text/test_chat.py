@@ -10,12 +10,14 @@ import pytest
 import tokenizers
 
 import decoding_jax
+from decoding_jax.adapters import from_logits
 from decoding_jax.testing import TableLM
 from decoding_jax.text import ByteTokenizer, WithSpecialTokens, load_tokenizer
 
 STORIES = Path(__file__).parents[3] / "shared" / "data" / "stories260K"
 MARKS = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "[INST]", "[/INST]")
-MODEL, WIDE = (TableLM.random(jax.random.key(0), size) for size in (15, 259))
+MODEL = TableLM.random(jax.random.key(0), 15)
+BYTES = from_logits(lambda tokens, length: jax.numpy.zeros((len(tokens), 259)), 259)
 USER = {"role": "user", "content": "the cat sat"}
 TURNS = [{"role": "system", "content": "on the mat"}, USER]
 LONG = [*TURNS, {"role": "assistant", "content": " sat "}, {"role": "user", "content": "the"}]
@@ -214,7 +216,7 @@ MISTAKES = [
         "texts: expected strings with a Plain, which has no template for messages, got",
     ),
     (
-        lambda t: decoding_jax.generate(WIDE, ByteTokenizer(), [[USER]]),
+        lambda t: decoding_jax.generate(BYTES, ByteTokenizer(), [[USER]]),
         "chat_template: expected a template in Jinja, or a model that was trained on",
     ),
     (
