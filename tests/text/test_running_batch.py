@@ -36,13 +36,16 @@ STRATEGIES = {
 }
 
 
-def settings_of(i):
+def transform_of(i):
     """Numbers of text i, of which every one is another."""
-    chain = transforms.chain(
+    return transforms.chain(
         transforms.temperature(0.5 + i / 4),
         transforms.thinking_budget((3,), (4,), max_tokens=i % 3),
     )
-    return {"transform": chain, "max_new_tokens": 4 + 2 * i}
+
+
+def limit_of(i):
+    return 4 + 2 * i
 
 
 EXHAUSTIVE = ("sample", "speculative_sample")
@@ -60,14 +63,21 @@ def test_a_text_has_the_tokens_that_it_has_alone(name):
     keys = [jax.random.key(i) if draws else None for i in range(len(TEXTS))]
     shape = {"batch_size": 3, "max_input_length": 24, "max_new_tokens": 16}
     with RunningBatch(TABLE, TOKENIZER, chunk=2, **shape, **settings) as batch:
-        first = [batch.submit(TEXTS[i], key=keys[i], **settings_of(i)) for i in range(4)]
+
+        def submit(i):
+            given = {"transform": transform_of(i), "max_new_tokens": limit_of(i)}
+            return batch.submit(TEXTS[i], key=keys[i], **given)
+
+        first = [submit(i) for i in range(4)]
         read = [list(first[0])]
-        later = [batch.submit(TEXTS[i], key=keys[i], **settings_of(i)) for i in (4, 5)]
+        later = [submit(i) for i in (4, 5)]
         streams = [*first, *later]
         read += [list(stream) for stream in streams[1:]]
     for i, (stream, pieces) in enumerate(zip(streams, read, strict=True)):
+        given = {"transform": transform_of(i), "max_new_tokens": 16}  # one program for all limits
+        stop = Stop(max_new_tokens=[limit_of(i)])
         [alone] = decoding_jax.generate(
-            TABLE, TOKENIZER, [TEXTS[i]], key=keys[i], **settings, **settings_of(i)
+            TABLE, TOKENIZER, [TEXTS[i]], key=keys[i], stop=stop, **settings, **given
         )
         [made] = stream.output
         assert [c.tokens for c in made] == [c.tokens for c in alone]
