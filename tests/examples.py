@@ -980,6 +980,17 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "umt5": ("UMT5Config", {**_T5, "num_decoder_layers": 1, "tie_word_embeddings": False}),
+    "longt5": (
+        "LongT5Config",
+        {
+            **_T5,
+            "tie_word_embeddings": False,
+            "feed_forward_proj": "gated-gelu",
+            "encoder_attention_type": "transient-global",
+            "local_radius": 2,
+            "global_block_size": 4,
+        },
+    ),
     "switch": (
         "SwitchTransformersConfig",
         {

@@ -1,13 +1,15 @@
 """T5: the encoder-decoder, and its decoder alone, with the parameter names of T5X.
 
 The encoder-decoder covers T5 1.0 (ungated, tied output), T5 1.1, Flan-T5, mT5 and ByT5 (gated,
-untied output), umT5 (position biases in each layer) and Switch Transformers (experts in some
-layers). Its parameters have the names of T5X's ``examples/t5`` without layer scanning, and those of
-the decoder alone of ``examples/decoder_only``.
+untied output), umT5 (position biases in each layer), Switch Transformers (experts in some layers)
+and LongT5 (an encoder whose tokens see their neighbours, and summaries of blocks). Its parameters
+have the names of T5X's ``examples/t5`` without layer scanning, and those of the decoder alone of
+``examples/decoder_only``.
 
 Raffel et al. 2020, "Exploring the Limits of Transfer Learning"; Shazeer 2020, "GLU Variants Improve
 Transformer"; Fedus et al. 2022, "Switch Transformers: Scaling to Trillion Parameter Models with
-Simple and Efficient Sparsity".
+Simple and Efficient Sparsity"; Guo et al. 2022, "LongT5: Efficient Text-To-Text Transformer for
+Long Sequences".
 """
 
 from __future__ import annotations
@@ -58,10 +60,15 @@ class T5Config(decoder.NetworkConfig):
       encoder_sparse_step: the distance of layers with experts in the encoder, the second being the
         first of them; 1 if all layers have experts, and 0 if none has.
       decoder_sparse_step: the same of the decoder.
+      local_radius: None, or how many inputs on each side of its own a token of the encoder sees
+        (LongT5).
+      global_block_size: None, or the number of inputs of a block. All tokens of the encoder see the
+        normalised sum of each block too. A row's last inputs, where they fill no block, belong to
+        the last block, and a row without a whole block has no sum.
 
     Raises:
-      ValueError: for steps without experts, for experts with gates, or for ``scan_layers`` where
-        some layers have experts and others have none.
+      ValueError: for steps without experts, for experts with gates, for ``scan_layers`` where some
+        layers have experts and others have none, or for blocks without ``local_radius``.
     """
 
     vocab_size: int
@@ -83,6 +90,8 @@ class T5Config(decoder.NetworkConfig):
     router_bias: bool = False
     encoder_sparse_step: int = fields.count(0, default=0)
     decoder_sparse_step: int = fields.count(0, default=0)
+    local_radius: int | None = fields.count(0, default=None)
+    global_block_size: int | None = fields.count(default=None)
 
     experts_per_token: ClassVar[int] = 1
     normalised_experts: ClassVar[bool] = False
@@ -101,6 +110,9 @@ class T5Config(decoder.NetworkConfig):
         if self.num_experts is not None and len(self.mlp_activations) > 1:
             expected = "one name with num_experts"
             raise fields.error("mlp_activations", expected, self.mlp_activations)
+        if self.global_block_size is not None and self.local_radius is None:
+            expected = "None without local_radius"
+            raise fields.error("global_block_size", expected, self.global_block_size)
 
     @property
     def activation(self) -> str:
@@ -200,6 +212,32 @@ class Layer(nn.Module):
         return x + self.drop(self.mlp(self.pre_mlp_layer_norm(x)))
 
 
+def block_sums(x: Array, real: Array, size: int) -> tuple[Array, Array]:
+    """The sums of the real tokens of each whole block, with those after the last in its sum.
+
+    Args:
+      x: ``[B, 1, P, D]``.
+      real: bool ``[B, P]``, True up to the length of each row.
+      size: the number of tokens of a block.
+
+    Returns:
+      The sums, float32 ``[B, 1, N, D]``, and how many of them a row has, int32 ``[B]``. The others
+      are arbitrary.
+
+    Example:
+      >>> x, real = jnp.arange(5.0).reshape(1, 1, 5, 1), jnp.ones((1, 5), bool)
+      >>> [x.tolist() for x in block_sums(x, real, 2)]
+      [[[[[1.0], [9.0], [4.0]]]], [2]]
+    """
+    x = jnp.where(real[:, None, :, None], x.astype(jnp.float32), 0.0)
+    x = jnp.pad(x, ((0, 0), (0, 0), (0, -x.shape[2] % size), (0, 0)))
+    sums = x.reshape(*x.shape[:2], -1, size, x.shape[3]).sum(3)
+    whole = real.sum(-1, dtype=jnp.int32) // size
+    after = jnp.pad(sums[:, :, 1:], ((0, 0), (0, 0), (0, 1), (0, 0)))
+    last = jnp.arange(sums.shape[2], dtype=jnp.int32)[None] == whole[:, None] - 1
+    return sums + jnp.where(last[:, None, :, None], after, 0.0), whole
+
+
 class EncoderLayer(Layer):
     bidirectional: ClassVar[bool] = True
 
@@ -207,13 +245,33 @@ class EncoderLayer(Layer):
         super().setup()
         self.pre_attention_layer_norm = norm(self.config)
         self.attention = Attention(self.config)
+        if self.config.global_block_size is not None:
+            self.summary_norm = norm(self.config)
 
     def __call__(
-        self, x: Array, layer_cache: view.LayerCache, _: None
+        self, x: Array, layer_cache: view.LayerCache, bias: attention.Bias | None
     ) -> tuple[Array, caches.KeyValue]:
         y = self.pre_attention_layer_norm(x)
         parts, stored = layer_cache(self.attention.keys(y))
+        if bias is not None:
+            parts = [*parts, self.summaries(y, parts[0].mask[:, 0, 0], bias)]
         return self.fed_forward(x + self.drop(self.attention(y, parts))), stored
+
+    def summaries(self, y: Array, real: Array, bias: attention.Bias) -> attention.Part:
+        """What all tokens see of the sums of blocks.
+
+        Args:
+          y: ``[B, 1, P, D]``, the input of the attention.
+          real: bool ``[B, P]``, which tokens are real.
+          bias: the position biases of distances in blocks.
+        """
+        size = self.config.global_block_size
+        sums, whole = block_sums(y, real, size)
+        key, value = caches.prompt_part(self.attention.keys(self.summary_norm(sums)))
+        block = jnp.arange(sums.shape[2], dtype=jnp.int32)
+        own = jnp.minimum(jnp.arange(y.shape[2], dtype=jnp.int32)[None] // size, whole[:, None] - 1)
+        mask = (block[None] < whole[:, None])[:, None, None]
+        return attention.Part(key, value, mask, bias, position=own[:, None])
 
 
 class DecoderLayer(Layer):
@@ -266,7 +324,7 @@ class Stack(decoder.DecoderNetwork):
         self.layers = stack.make_layers(layer, cfg, self.num_layers, sparse=sparse)
         self.drop = dropout(cfg, self.training)
 
-    def inputs(self, tokens: Array, position: Array) -> tuple[Array, None]:
+    def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
         x = layers.embed(self.token_embedder.embedding, tokens, self.config.dtype)
         return self.drop(x), None
 
@@ -305,6 +363,8 @@ class Encoder(Stack):
     def setup(self) -> None:
         super().setup()
         self.encoder_norm = norm(self.config)
+        if self.config.global_block_size is not None:
+            self.global_relpos_bias = position_biases(self.config, bidirectional=True)
 
     @property
     def num_layers(self) -> int:
@@ -314,8 +374,17 @@ class Encoder(Stack):
     def sparse_step(self) -> int:
         return self.config.encoder_sparse_step
 
-    def ahead(self, index: int | Array) -> None:
-        return None
+    def inputs(self, tokens: Array, position: Array) -> tuple[Array, attention.Bias | None]:
+        x, _ = super().inputs(tokens, position)
+        blocks = self.config.global_block_size is not None
+        return x, self.global_relpos_bias.by_distance() if blocks else None
+
+    def window(self, index: int | Array) -> int | None:
+        radius = self.config.local_radius
+        return None if radius is None else radius + 1
+
+    def ahead(self, index: int | Array) -> int | None:
+        return self.config.local_radius
 
     def final_norm(self, x: Array) -> Array:
         return self.drop(self.encoder_norm(x))

@@ -35,7 +35,7 @@ SENTENCEPIECE_FILES = (
     "sentencepiece.model",
 )
 BYTE_FAMILY_VOCAB = 384
-_T5 = ("t5", "mt5", "switch_transformers", "umt5")
+_T5 = ("t5", "longt5", "mt5", "switch_transformers", "umt5")
 # Families whose SentencePiece models, or older files, have other numbers than the networks.
 _RENUMBERED = ("bart", "m2m_100", "marian", "mbart", "pegasus")
 _WITH_NUMBERS = ("m2m_100", "marian")  # in vocab.json

@@ -13,7 +13,7 @@ VOCAB = 40
 
 BART = ("bart", "blenderbot", "mbart", "pegasus", "marian", "m2m_100")
 # Those with an output table of their own.
-UNTIED = ("t5_1_1", "mt5", "byt5", "umt5", "umt5_scaled", "madlad", "ul2")
+UNTIED = ("t5_1_1", "mt5", "byt5", "umt5", "umt5_scaled", "madlad", "ul2", "longt5")
 
 
 def torch_model(family: str, seed: int) -> Any:

@@ -32,7 +32,9 @@ LENGTH = np.array([5, 1, 3, 2], np.int32)
 @pytest.mark.release
 @pytest.mark.parametrize(
     "family",
-    tiers.values(exhaustive=["bart", "switch"], release=["m2m_100", "t5gemma", "t5gemma2"]),
+    tiers.values(
+        exhaustive=["bart", "longt5", "switch"], release=["m2m_100", "t5gemma", "t5gemma2"]
+    ),
 )
 def test_verbs_do_what_they_say(family: str) -> None:
     model = load_model(FIXTURES / family)
@@ -63,7 +65,8 @@ def test_inputs_have_the_vocabulary_of_the_source() -> None:
 
 @pytest.mark.release
 @pytest.mark.parametrize(
-    "family", tiers.values(exhaustive=["mbart", "t5gemma2"], release=["m2m_100", "t5gemma"])
+    "family",
+    tiers.values(exhaustive=["longt5", "mbart", "t5gemma2"], release=["m2m_100", "t5gemma"]),
 )
 def test_scanned_layers_and_bfloat16_compute_nearly_the_same(family: str) -> None:
     stored = safetensors.numpy.load_file(FIXTURES / family / "expected.safetensors")
@@ -77,7 +80,9 @@ def test_scanned_layers_and_bfloat16_compute_nearly_the_same(family: str) -> Non
 @pytest.mark.release
 @pytest.mark.parametrize(
     "family",
-    tiers.values(exhaustive=["bart", "switch", "t5gemma2"], release=["m2m_100", "t5gemma"]),
+    tiers.values(
+        exhaustive=["bart", "longt5", "switch", "t5gemma2"], release=["m2m_100", "t5gemma"]
+    ),
 )
 def test_a_mesh_decodes_the_same_tokens(family: str) -> None:
     found = []
@@ -113,7 +118,7 @@ def test_experts_in_some_layers() -> None:
         load_model(directory, scan_layers=True)
     with pytest.raises(ValueError, match=r"^encoder_sparse_step: expected 0 without num_experts"):
         dataclasses.replace(model.config, num_experts=None)
-    with pytest.raises(ValueError, match=r"^model: expected one without experts, got .* = 4$"):
+    with pytest.raises(ValueError, match=r"^model: expected one without num_experts, got 4$"):
         to_t5x(model)
 
 

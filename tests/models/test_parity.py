@@ -12,7 +12,7 @@ import pytest
 import safetensors.torch
 import tiers
 from examples import DATA, FAMILIES
-from families import BART, torch_model, unscaled
+from families import BART, VOCAB, torch_model, unscaled
 from variants import VARIANTS
 
 from decoding_jax.models.checkpoint import load_model, save_model
@@ -33,7 +33,7 @@ def transformers() -> Any:
 
 LATER = (
     *("gemma2", "gemma3", "gemma4", "gpt_neox", "llama_yarn", "mistral", "qwen3"),
-    *("byt5", "llama2", *BART, "switch", "t5gemma", "t5gemma2", "umt5", *VARIANTS),
+    *("byt5", "llama2", "longt5", *BART, "switch", "t5gemma", "t5gemma2", "umt5", *VARIANTS),
 )
 # test_fixtures.py compares these families, and all their layers, with what PyTorch gave.
 COMPARED = (
@@ -113,6 +113,26 @@ def test_transformers_reads_saved_models(family: str, tmp_path: Path, transforme
     want = torch_reference(original, asked)(0, [5, 6, 7])
     # The weights are bfloat16 values, so the conversion is exact.
     np.testing.assert_allclose(torch_reference(reloaded, asked)(0, [5, 6, 7]), want, atol=1e-4)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("family", ["longt5", "longt5_local"])
+def test_inputs_that_end_around_the_borders_of_blocks(family: str, tmp_path: Path) -> None:
+    model = torch_model(family, seed=1)
+    model.save_pretrained(tmp_path)
+    length = np.arange(1, 19, dtype=np.int32)
+    source = np.random.default_rng(3).integers(1, VOCAB, (18, 21), dtype=np.int32)
+    asked = {
+        "source": source,
+        "source_length": length,
+        "prompt": np.zeros((18, 1), np.int32),
+        "length": np.ones(18, np.int32),
+    }
+    bound = exam.bound(load_model(tmp_path), asked)
+    output, _ = exam.prefill(bound, asked["prompt"], asked["length"])
+    reference = torch_reference(model, asked)
+    want = np.stack([reference(row, [])[0] for row in range(18)])
+    np.testing.assert_allclose(output.logits[:, 0, 0], want, atol=1e-4)
 
 
 @pytest.mark.exhaustive

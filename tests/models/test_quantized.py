@@ -74,7 +74,7 @@ def llama(**changes):
 
 DEFAULT = ("llama3", "gpt2", "t5")
 # These have layers of their own, which `.ci/run` takes; the others have those of a relative.
-OWN = ("bart", "gemma3", "gemma4", "gpt_neox", "switch", "t5gemma")
+OWN = ("bart", "gemma3", "gemma4", "gpt_neox", "longt5", "switch", "t5gemma")
 
 
 @pytest.mark.release

@@ -21,6 +21,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {**T5, "eos_token_id": 2, "pad_token_id": 1},
     ),
     "ul2": ("T5Config", {**T5, "feed_forward_proj": "gated-silu"}),
+    "longt5_local": ("LongT5Config", {**FAMILIES["t5"][1], "local_radius": 1}),
     "umt5_scaled": ("UMT5Config", T5),
     **{
         f"{family}_untied": (kind, {**settings, "tie_word_embeddings": False})

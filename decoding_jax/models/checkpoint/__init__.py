@@ -63,6 +63,7 @@ _FAMILIES: dict[str, ModuleType | Family] = {
     "gemma4": gemma4,
     "gemma4_text": gemma4,
     "gpt2": gpt2,
+    "longt5": t5,
     "mt5": t5,
     "switch_transformers": t5,
     "t5": t5,

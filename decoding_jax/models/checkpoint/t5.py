@@ -1,4 +1,4 @@
-"""T5, mT5, ByT5, UMT5 and Switch Transformers in the Hugging Face layout."""
+"""T5, mT5, ByT5, UMT5, Switch Transformers and LongT5 in the Hugging Face layout."""
 
 from __future__ import annotations
 
@@ -67,9 +67,51 @@ NAMES = {
 }
 
 
+# Of the encoder of a LongT5: the settings, and the name of its attention.
+LOCAL = {"local_radius": Key("local_radius", 127)}
+LONG = {
+    "local": (LOCAL, "LocalSelfAttention"),
+    "transient-global": (
+        LOCAL | {"global_block_size": Key("global_block_size", 16)},
+        "TransientGlobalSelfAttention",
+    ),
+}
+KIND = "encoder_attention_type"
+
+ARCHITECTURES = {
+    "t5": "T5",
+    "umt5": "UMT5",
+    "switch_transformers": "SwitchTransformers",
+    "longt5": "LongT5",
+}
+"""The names of the families in ``transformers``, by their ``model_type``."""
+
+
+def kind_of(config: T5Config) -> str:
+    """The ``encoder_attention_type`` of a LongT5."""
+    return "local" if config.global_block_size is None else "transient-global"
+
+
 def table(config: T5Config) -> dict[str, Weight]:
     """The tensor of every parameter."""
-    return named(T5, config, NAMES if config.num_experts is None else NAMES | {"mlp": "mlp"})
+    names = NAMES if config.num_experts is None else NAMES | {"mlp": "mlp"}
+    if config.local_radius is not None:
+        own = LONG[kind_of(config)][1]
+        first = f"encoder/layers_0/{own}"
+        names = {
+            "encoder/relpos_bias": f"{first}.relative_attention_bias",
+            "encoder/global_relpos_bias": f"{first}.global_relative_attention_bias",
+            "summary_norm": f"{own}.global_input_layer_norm",
+            "attention": own,
+            **names,
+        }
+    return named(T5, config, names)
+
+
+def lengths_of(settings: Settings) -> dict[str, Any]:
+    """The fields of the encoder of a LongT5."""
+    kind = settings.one_of(KIND, {x: x for x in LONG}, "local")
+    return keys.fields_of(LONG[kind][0], settings)
 
 
 def experts_of(settings: Settings) -> dict[str, Any]:
@@ -104,7 +146,7 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
     values = settings.values
     family = settings.get("model_type", str)
     switch = family == "switch_transformers"
-    default = "relu" if family == "t5" or switch else "gated-gelu"
+    default = "gated-gelu" if family in ("mt5", "umt5") else "relu"
     activation = default if switch else settings.get("feed_forward_proj", str, default)
     # "gated-gelu" means the approximation by tanh, and "gelu" means the exact function.
     name = "gelu_new" if activation == "gated-gelu" else activation.removeprefix("gated-")
@@ -136,6 +178,7 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
         dtype=dtype,
         biases_per_layer=family == "umt5",
         **(experts_of(settings) if switch else {}),
+        **(lengths_of(settings) if family == "longt5" else {}),
     )
     weights = table(config)
     if not config.logits_via_embedding and not untied:
@@ -152,8 +195,8 @@ def settings_of(config: T5Config) -> dict[str, Any]:
     """The contents of ``config.json`` for a network.
 
     Raises:
-      ValueError: for activations that this layout does not support, or for experts in a network
-        with biases in each layer.
+      ValueError: for activations that this layout does not support, or for a network that is two
+        of the families.
     """
     first, *rest = config.mlp_activations
     name = ACTIVATIONS_BACK[first]
@@ -163,15 +206,21 @@ def settings_of(config: T5Config) -> dict[str, Any]:
             f" {config.mlp_activations}"
         )
     activation = f"gated-{'gelu' if name == 'gelu_new' else name}" if rest else name
-    family, architecture = ("umt5", "UMT5") if config.biases_per_layer else ("t5", "T5")
-    more: dict[str, Any] = {}
-    if config.num_experts is not None:
-        if config.biases_per_layer:
-            raise ValueError("biases_per_layer: expected False with num_experts, got True")
-        family, architecture = "switch_transformers", "SwitchTransformers"
+    own = {
+        "umt5": config.biases_per_layer,
+        "switch_transformers": config.num_experts is not None,
+        "longt5": config.local_radius is not None,
+    }
+    found = [name for name, is_own in own.items() if is_own] or ["t5"]
+    if len(found) > 1:
+        raise ValueError(f"config: expected that of one family, got {' and '.join(found)}")
+    family, more = found[0], {}
+    if family == "switch_transformers":
         more = settings_of_experts(config)
+    elif family == "longt5":
+        more = keys.settings_of(LONG[kind_of(config)][0], config) | {KIND: kind_of(config)}
     return {
-        "architectures": [f"{architecture}ForConditionalGeneration"],
+        "architectures": [f"{ARCHITECTURES[family]}ForConditionalGeneration"],
         "model_type": family,
         "is_encoder_decoder": True,
         **keys.settings_of(KEYS, config),

@@ -126,10 +126,9 @@ def to_t5x(
         raise ValueError(
             f"model: expected a T5, or a T5Decoder unscanned, got {type(model).__name__}"
         )
-    if model.config.num_experts is not None:
-        raise ValueError(
-            f"model: expected one without experts, got num_experts = {model.config.num_experts}"
-        )
+    for name in ("num_experts", "local_radius"):
+        if (value := getattr(model.config, name)) is not None:
+            raise ValueError(f"model: expected one without {name}, got {value}")
     tree = _as_dicts(model.params)
     if model.config.biases_per_layer:
         tree = _with_heads(tree, model.config.num_heads)
