@@ -995,10 +995,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "SwitchTransformersConfig",
         {
             **_T5,
-            "num_decoder_layers": 3,
+            "num_decoder_layers": 2,
             "num_experts": 4,
             "num_sparse_encoder_layers": 1,
-            "num_sparse_decoder_layers": 3,
+            "num_sparse_decoder_layers": 2,
             "router_bias": True,
         },
     ),
