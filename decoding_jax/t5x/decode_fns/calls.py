@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import jax
@@ -122,9 +123,7 @@ class SamplingArguments(TemperatureArguments):
 
 
 def decode_fn(
-    order: Sequence[str] = REQUIRED,
-    further: Mapping[str, inspect.Parameter] | None = None,
-    **defaults: Any,
+    order: Sequence[str] = REQUIRED, **defaults: Any
 ) -> Callable[[Callable[..., Decodes]], Callable[..., Decodes]]:
     """Turns a function that takes the dataclasses above into a decode function for T5X.
 
@@ -133,7 +132,6 @@ def decode_fn(
     Args:
       order: the arguments that may be given by position, in this order; the others are given by
         keyword only.
-      further: the parameters that the function takes as ``**settings``.
       **defaults: defaults of fields that differ from those of the dataclass.
 
     Example:
@@ -147,41 +145,55 @@ def decode_fn(
 
     def decorate(function: Callable[..., Decodes]) -> Callable[..., Decodes]:
         hints = typing.get_type_hints(function)
-        parameters: dict[str, inspect.Parameter] = {}
-        groups: dict[str, tuple[type, list[str]]] = {}
-        for name, parameter in inspect.signature(function).parameters.items():
-            if parameter.kind is parameter.VAR_KEYWORD:
-                parameters |= further or {}
-            elif dataclasses.is_dataclass(hints[name]):
-                of_group = dataclasses.fields(hints[name])
-                groups[name] = hints[name], [field.name for field in of_group]
-                parameters |= {field.name: _parameter(field, defaults) for field in of_group}
-            else:
-                parameters[name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        positional = [
-            parameters.pop(name).replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
-            for name in order
-        ]
-        signature = inspect.Signature(
-            [*positional, *parameters.values()], return_annotation="Decodes"
-        )
-
-        def decode(*args: Any, **kwargs: Any) -> Decodes:
-            bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            arguments = bound.arguments
-            grouped = {
-                name: kind(**{field: arguments.pop(field) for field in names})
-                for name, (kind, names) in groups.items()
-            }
-            return function(**grouped, **arguments)
-
-        for attribute in ("__name__", "__qualname__", "__module__", "__doc__"):
-            setattr(decode, attribute, getattr(function, attribute))
-        vars(decode).update(__signature__=signature)
-        return decode
+        parameters = inspect.signature(function).parameters
+        groups = {name: hints[name] for name in parameters if dataclasses.is_dataclass(hints[name])}
+        settings = [parameter for name, parameter in parameters.items() if name not in groups]
+        return with_fields(function, groups, settings, order, defaults)
 
     return decorate
+
+
+def with_fields(
+    function: Callable[..., Decodes],
+    groups: Mapping[str, type],
+    settings: Iterable[inspect.Parameter],
+    order: Sequence[str] = REQUIRED,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+) -> Callable[..., Decodes]:
+    """A function with the fields of dataclasses as arguments, of one that takes the dataclasses.
+
+    Args:
+      function: called by keywords.
+      groups: its parameters that take one of the dataclasses above.
+      settings: its other parameters.
+      order, defaults: as for ``decode_fn``.
+    """
+    names = {name: [field.name for field in dataclasses.fields(groups[name])] for name in groups}
+    parameters = {
+        field.name: _parameter(field, defaults)
+        for kind in groups.values()
+        for field in dataclasses.fields(kind)
+    }
+    parameters |= {setting.name: setting.replace(kind=setting.KEYWORD_ONLY) for setting in settings}
+    first = [
+        parameters.pop(name).replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in order
+    ]
+    signature = inspect.Signature([*first, *parameters.values()], return_annotation="Decodes")
+
+    def decode(*args: Any, **kwargs: Any) -> Decodes:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        grouped = {
+            name: kind(**{field: given.pop(field) for field in names[name]})
+            for name, kind in groups.items()
+        }
+        return function(**grouped, **given)
+
+    for attribute in ("__name__", "__qualname__", "__module__", "__doc__"):
+        setattr(decode, attribute, getattr(function, attribute))
+    vars(decode).update(__signature__=signature)
+    return decode
 
 
 def _parameter(field: dataclasses.Field[Any], defaults: Mapping[str, Any]) -> inspect.Parameter:
@@ -225,6 +237,7 @@ class Call:
       prompt_end: int32 ``[B]``, the position of the last token of each prompt.
       eos_id: int32 ``[E]``, the end tokens.
       key: a typed key.
+      num_decodes: N, the number of sequences returned for each row.
       transform: the user's.
     """
 
@@ -234,6 +247,7 @@ class Call:
     prompt_end: Array
     eos_id: Array
     key: Array
+    num_decodes: int
     transform: Transform | None
 
     @property
@@ -333,17 +347,29 @@ class Call:
         )
 
 
-def open_call(arguments: T5XArguments, callbacks: Callbacks | None = None) -> Call:
+def open_call(
+    arguments: T5XArguments,
+    callbacks: Callbacks | None = None,
+    *,
+    fewest: int = 1,
+    show_prompt: bool = True,
+) -> Call:
     """Converts T5X's arguments.
 
+    Args:
+      arguments: those of T5X.
+      callbacks: those of T5X, or None.
+      fewest: the smallest ``num_decodes``.
+      show_prompt: as for ``T5XAdapter``.
+
     Raises:
-      ValueError: for inputs that are not a matrix, or ``num_decodes`` below 1.
+      ValueError: for inputs that are not a matrix, or ``num_decodes`` below ``fewest``.
     """
     inputs = jnp.asarray(arguments.inputs).astype(jnp.int32)
     if inputs.ndim != 2:
         raise ValueError(f"inputs: expected shape [B, L], got {list(inputs.shape)}")
-    if arguments.num_decodes < 1:
-        raise ValueError(f"num_decodes: expected 1 or more, got {arguments.num_decodes}")
+    if arguments.num_decodes < fewest:
+        raise ValueError(f"num_decodes: expected {fewest} or more, got {arguments.num_decodes}")
     eos_id = jnp.asarray(arguments.eos_id, jnp.int32).reshape(-1)
     decoder = arguments.tokens_to_logits
     if isinstance(decoder, NativeDecoder):
@@ -364,11 +390,13 @@ def open_call(arguments: T5XArguments, callbacks: Callbacks | None = None) -> Ca
             num_decodes=arguments.num_decodes,
             cache_offset=arguments.cache_offset,
             callbacks=callbacks,
+            show_prompt=show_prompt,
         )
         prompt = model.start_prompt()
     prompt_end = jnp.asarray(prompt.length, jnp.int32) - 1
     key = typed_key(arguments.decode_rng)
-    return Call(model, prompt, inputs, prompt_end, eos_id, key, arguments.transform)
+    count = arguments.num_decodes
+    return Call(model, prompt, inputs, prompt_end, eos_id, key, count, arguments.transform)
 
 
 def open_native_call(made: type[Strategy], arguments: T5XArguments) -> Call:

@@ -1,12 +1,12 @@
-"""Strategies as decode functions: one table, and the arguments of each function.
+"""Strategies as decode functions: one table, and what each function takes besides.
 
 T5X gives all of them the same arguments, and takes the same result. What differs is in ``FORMS``. A
-function ``of_form`` has no body; one with a body converts its own arguments first.
+function ``of_form`` has the settings that are its own as parameters. If these are not what the
+strategy takes, its body converts them.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Sequence
@@ -16,17 +16,15 @@ from decoding_jax import strategies
 from decoding_jax.base import Array, DecodeOutput, Transform
 from decoding_jax.loop import Strategy
 from decoding_jax.strategies.beam.constraints import Constraints
-from decoding_jax.strategies.particles.smc_sample import Potential
-from decoding_jax.t5x.adapter import T5XAdapter
 from decoding_jax.t5x.decode_fns.beams import AllDrawn, t5x_penalty
 from decoding_jax.t5x.decode_fns.calls import (
     Call,
     Decodes,
     T5XArguments,
     TemperatureArguments,
-    decode_fn,
     open_call,
     open_native_call,
+    with_fields,
 )
 from decoding_jax.t5x.decode_fns.sampling import sampling_transform
 
@@ -40,20 +38,30 @@ class Form(NamedTuple):
     """A strategy as a decode function.
 
     Attributes:
-      strategy: its class.
+      strategy: its class. If it draws, the function takes ``temperature``, ``topk`` and ``topp``.
       size: the name of its setting that ``num_decodes`` is; None for one that a function sets.
+      num_decodes: the default.
+      alpha: whether it has T5X's length penalty, with the exponent ``alpha``.
+      settings: the names of its settings that the function has with their types and defaults.
       result: the order of the result, of the call and the output. Searches whose output is sorted
         return it with the best last.
       native: whether it needs a native model: its hypotheses form a tree, its rows are at different
         depths, its lanes begin again, or it reads hidden states, none of which T5X's
         ``tokens_to_logits`` serves. T5X's own networks also count a prompt's forced tokens as new
         ones, which a language would read.
+      fewest: the smallest ``num_decodes``.
+      show_prompt: whether it reads the forced tokens of a prompt that is fed token by token.
     """
 
     strategy: type[Strategy]
     size: str | None
+    num_decodes: int = 1
+    alpha: bool = False
+    settings: tuple[str, ...] = ()
     result: Callable[[Call, DecodeOutput], Decodes] = Call.ascending
     native: bool = False
+    fewest: int = 1
+    show_prompt: bool = True
 
     def open(self, arguments: T5XArguments) -> Call:
         """T5X's arguments, converted.
@@ -61,12 +69,13 @@ class Form(NamedTuple):
         Raises:
           ValueError: as ``open_call``, or ``open_native_call``.
         """
-        return open_native_call(self.strategy, arguments) if self.native else open_call(arguments)
+        if self.native:
+            return open_native_call(self.strategy, arguments)
+        return open_call(arguments, fewest=self.fewest, show_prompt=self.show_prompt)
 
     def decode(
         self,
         call: Call,
-        arguments: T5XArguments,
         sampling: TemperatureArguments | None = None,
         *,
         max_decode_steps: int | Array | None = None,
@@ -75,17 +84,16 @@ class Form(NamedTuple):
         """Runs the strategy, and returns T5X's result.
 
         Args:
-          call: the ``arguments`` as ``open`` converts them.
-          arguments: those of T5X.
+          call: T5X's arguments, as ``open`` converts them.
           sampling: how the logits become a distribution, for a strategy that draws.
           max_decode_steps: the maximum number of tokens after the last prompt token.
           **settings: those of the strategy; ``alpha`` is the exponent of T5X's length penalty.
         """
-        if "alpha" in settings:
+        if self.alpha:
             penalty = t5x_penalty(settings.pop("alpha"), call)
             settings |= {"length_penalty": penalty, "early_stopping": "never"}
         if self.size is not None:
-            settings[self.size] = arguments.num_decodes
+            settings[self.size] = call.num_decodes
         if sampling is not None:
             transform = sampling_transform(call.transform, sampling)
         else:
@@ -94,49 +102,98 @@ class Form(NamedTuple):
         return self.result(call, call.run(strategy))
 
 
+_FRONTIER = ("score", "decay", "gamma", "branching", "frontier_size", "fallback")
+
 FORMS = {
-    "beam_sample": Form(strategies.BeamSample, "beam_size"),
+    "beam_sample": Form(strategies.BeamSample, "beam_size", 4, alpha=True),
     "best_first_search": Form(
-        strategies.BestFirstSearch, "num_return", Call.best_last, native=True
+        strategies.BestFirstSearch,
+        "num_return",
+        settings=_FRONTIER,
+        result=Call.best_last,
+        native=True,
     ),
-    "best_k_search": Form(strategies.BestKSearch, "num_return", Call.best_last, native=True),
+    "best_k_search": Form(
+        strategies.BestKSearch,
+        "num_return",
+        4,
+        settings=_FRONTIER,
+        result=Call.best_last,
+        native=True,
+    ),
     "conditional_sample": Form(
-        strategies.ConditionalSample, "num_samples", by_log_prob, native=True
+        strategies.ConditionalSample,
+        "num_samples",
+        settings=("language", "finished_only", "budget", "max_prefixes"),
+        result=by_log_prob,
+        native=True,
     ),
-    "constrained_beam_search": Form(strategies.ConstrainedBeamSearch, "beam_size", Call.best_last),
-    "contrastive_search": Form(strategies.ContrastiveSearch, None, Call.best_last, native=True),
-    "diverse_beam_search": Form(strategies.DiverseBeamSearch, "beam_size"),
-    "smc_sample": Form(strategies.SMCSample, "num_samples", by_log_prob, native=True),
-    "stochastic_beam_search": Form(AllDrawn, None),
+    "constrained_beam_search": Form(
+        strategies.ConstrainedBeamSearch,
+        "beam_size",
+        8,
+        alpha=True,
+        result=Call.best_last,
+        # A forced token must not match a phrase.
+        show_prompt=False,
+    ),
+    "contrastive_search": Form(
+        strategies.ContrastiveSearch, None, result=Call.best_last, native=True
+    ),
+    "diverse_beam_search": Form(strategies.DiverseBeamSearch, "beam_size", 4, alpha=True),
+    "smc_sample": Form(
+        strategies.SMCSample,
+        "num_samples",
+        settings=("language", "potential", "finished_only", "resampling"),
+        result=by_log_prob,
+        native=True,
+    ),
+    "stochastic_beam_search": Form(AllDrawn, None, 4, fewest=2),
 }
 
+_ALPHA = inspect.Parameter(
+    "alpha", inspect.Parameter.KEYWORD_ONLY, default=0.6, annotation="float | Array"
+)
+_LIMIT = inspect.Parameter(
+    "max_decode_steps",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation="int | Array | None",
+)
 
-def of_form(function: Callable[..., Any]) -> Callable[..., Decodes]:
-    """The decode function of the form of this name, with the arguments of ``function``."""
+
+def of_form(function: Callable[..., dict[str, Any] | None]) -> Callable[..., Decodes]:
+    """The decode function of the form of this name.
+
+    Args:
+      function: takes the ``Call`` and the settings that are the decode function's own. It returns
+        the strategy's, or None if they are the same.
+    """
     form = FORMS[function.__name__]
+    own = list(inspect.signature(function).parameters.values())[1:]
+    known = inspect.signature(form.strategy).parameters
+    shared = [known[name] for name in form.settings]
+    groups: dict[str, type] = {"arguments": T5XArguments}
+    if form.strategy.draws:
+        groups["sampling"] = TemperatureArguments
 
     @functools.wraps(function)
-    def decode(arguments: T5XArguments, **settings: Any) -> Decodes:
-        return form.decode(form.open(arguments), arguments, **settings)
+    def decode(
+        arguments: T5XArguments, sampling: TemperatureArguments | None = None, **settings: Any
+    ) -> Decodes:
+        call = form.open(arguments)
+        given = {parameter.name: settings.pop(parameter.name) for parameter in own}
+        made = function(call, **given)
+        return form.decode(call, sampling, **settings, **(given if made is None else made))
 
-    return decode
+    parameters = [*shared, *own, *([_ALPHA] if form.alpha else []), _LIMIT]
+    return with_fields(decode, groups, parameters, defaults={"num_decodes": form.num_decodes})
 
 
-_SHARED = ("score", "decay", "gamma", "branching", "frontier_size", "fallback")
-_PARAMETERS = inspect.signature(strategies.best_k_search).parameters
-_FURTHER = {name: _PARAMETERS[name] for name in _SHARED}
-
-
-@decode_fn(num_decodes=4)
 @of_form
 def diverse_beam_search(
-    arguments: T5XArguments,
-    *,
-    num_groups: int = 2,
-    diversity_penalty: float | Array = 0.5,
-    alpha: float | Array = 0.6,
-    max_decode_steps: int | Array | None = None,
-) -> Any:
+    call: Call, num_groups: int = 2, diversity_penalty: float | Array = 0.5
+) -> None:
     """Beam search in groups, each penalised for the tokens that earlier groups choose.
 
     See ``strategies.diverse_beam_search`` (Vijayakumar et al. 2018), with T5X's length penalty.
@@ -158,15 +215,8 @@ def diverse_beam_search(
     """
 
 
-@decode_fn(num_decodes=4)
 @of_form
-def beam_sample(
-    arguments: T5XArguments,
-    sampling: TemperatureArguments,
-    *,
-    alpha: float | Array = 0.6,
-    max_decode_steps: int | Array | None = None,
-) -> Any:
+def beam_sample(call: Call) -> None:
     """Beam search that draws its candidates; see ``strategies.beam_sample``.
 
     Args:
@@ -181,13 +231,8 @@ def beam_sample(
     """
 
 
-@decode_fn(num_decodes=4)
-def stochastic_beam_search(
-    arguments: T5XArguments,
-    sampling: TemperatureArguments,
-    *,
-    max_decode_steps: int | Array | None = None,
-) -> Decodes:
+@of_form
+def stochastic_beam_search(call: Call) -> dict[str, Any]:
     """Draws ``num_decodes`` different sequences, without replacement.
 
     See ``strategies.stochastic_beam_search`` (Kool et al. 2019).
@@ -206,26 +251,15 @@ def stochastic_beam_search(
     Raises:
       ValueError: for ``num_decodes`` below 2.
     """
-    count = arguments.num_decodes
-    if count < 2:
-        raise ValueError(f"num_decodes: expected 2 or more, got {count}")
-    form = FORMS["stochastic_beam_search"]
     # The search keeps one sequence more than it returns, as the threshold of an estimator. This
     # function returns it too, since T5X has rows for ``num_decodes`` sequences only.
-    settings = {"beam_size": count - 1, "max_decode_steps": max_decode_steps}
-    return form.decode(form.open(arguments), arguments, sampling, **settings)
+    return {"beam_size": call.num_decodes - 1}
 
 
-@decode_fn(num_decodes=8)
+@of_form
 def constrained_beam_search(
-    arguments: T5XArguments,
-    *,
-    phrases: Any = (),
-    alternatives: Any = (),
-    vocabulary: Any = None,
-    alpha: float | Array = 0.6,
-    max_decode_steps: int | Array | None = None,
-) -> Decodes:
+    call: Call, phrases: Any = (), alternatives: Any = (), vocabulary: Any = None
+) -> dict[str, Any]:
     """Beam search over the texts that contain given phrases.
 
     See ``strategies.constrained_beam_search`` (Post & Vilar 2018; Hu et al. 2019), with T5X's
@@ -266,17 +300,9 @@ def constrained_beam_search(
       >>> jax.jit(search)(jnp.zeros((1, 2), jnp.int32))[0][0, -1]
       Array([3, 4], dtype=int32)
     """
-    form = FORMS["constrained_beam_search"]
-    call = form.open(arguments)
     if isinstance(alternatives, (tuple, list)):
         alternatives = tuple(_tokens("alternatives", group, vocabulary) for group in alternatives)
-    if isinstance(call.model, T5XAdapter):
-        # A forced token must not match a phrase.
-        hidden = dataclasses.replace(call.model, show_prompt=False)
-        call = dataclasses.replace(call, model=hidden)
-    made = Constraints(_tokens("phrases", phrases, vocabulary), alternatives)
-    settings: dict[str, Any] = {"alpha": alpha, "max_decode_steps": max_decode_steps}
-    return form.decode(call, arguments, constraints=made, **settings)
+    return {"constraints": Constraints(_tokens("phrases", phrases, vocabulary), alternatives)}
 
 
 def _tokens(name: str, phrases: Any, vocabulary: Any) -> Any:
@@ -299,15 +325,8 @@ def _tokens(name: str, phrases: Any, vocabulary: Any) -> Any:
     )
 
 
-@decode_fn(further=_FURTHER, num_decodes=4)
-def best_k_search(
-    arguments: T5XArguments,
-    *,
-    budget: int | None = None,
-    max_decode_steps: int | Array | None = None,
-    k: int | None = None,
-    **settings: Any,
-) -> Decodes:
+@of_form
+def best_k_search(call: Call, budget: int | None = None, k: int | None = None) -> dict[str, Any]:
     """Expands the k best hypotheses of a frontier in each call; for native models only.
 
     See ``strategies.best_k_search`` (Xu et al. 2022).
@@ -331,19 +350,12 @@ def best_k_search(
     Raises:
       ValueError: on T5X's own networks, and for counts below 1.
     """
-    k = arguments.num_decodes if k is None else k
-    settings |= {"k": k, "max_decode_steps": max_decode_steps}
-    return _within("best_k_search", arguments, budget, **settings)
+    k = call.num_decodes if k is None else k
+    return {"k": k, "budget": call.num_decodes * call.length if budget is None else budget}
 
 
-@decode_fn(further=_FURTHER)
-def best_first_search(
-    arguments: T5XArguments,
-    *,
-    budget: int | None = None,
-    max_decode_steps: int | Array | None = None,
-    **settings: Any,
-) -> Decodes:
+@of_form
+def best_first_search(call: Call, budget: int | None = None) -> dict[str, Any]:
     """Expands the best hypothesis of a frontier in each call; for native models only.
 
     This is ``best_k_search`` with k = 1.
@@ -359,25 +371,11 @@ def best_first_search(
     Raises:
       ValueError: as ``best_k_search``.
     """
-    settings |= {"max_decode_steps": max_decode_steps}
-    return _within("best_first_search", arguments, budget, **settings)
+    return {"budget": call.num_decodes * call.length if budget is None else budget}
 
 
-def _within(name: str, arguments: T5XArguments, budget: int | None, **settings: Any) -> Decodes:
-    """The result of a search whose default budget is that of a beam search."""
-    call = FORMS[name].open(arguments)
-    settings["budget"] = arguments.num_decodes * call.length if budget is None else budget
-    return FORMS[name].decode(call, arguments, **settings)
-
-
-@decode_fn()
-def contrastive_search(
-    arguments: T5XArguments,
-    *,
-    penalty_alpha: float | Array = 0.6,
-    top_k: int = 4,
-    max_decode_steps: int | Array | None = None,
-) -> Decodes:
+@of_form
+def contrastive_search(call: Call, penalty_alpha: float | Array = 0.6, top_k: int = 4) -> None:
     """Appends one of the k most probable tokens, preferring those unlike the tokens before.
 
     For native models only; see ``strategies.contrastive_search`` (Su et al. 2022).
@@ -398,29 +396,15 @@ def contrastive_search(
     Raises:
       ValueError: on T5X's own networks, and for more than one decode.
     """
-    form = FORMS["contrastive_search"]
-    call = form.open(arguments)
-    if arguments.num_decodes != 1:
+    if call.num_decodes != 1:
         raise ValueError(
             "num_decodes: expected 1, since contrastive_search finds one text for a row, got "
-            f"{arguments.num_decodes}"
+            f"{call.num_decodes}"
         )
-    settings: dict[str, Any] = {"penalty_alpha": penalty_alpha, "top_k": top_k}
-    return form.decode(call, arguments, max_decode_steps=max_decode_steps, **settings)
 
 
-@decode_fn()
 @of_form
-def conditional_sample(
-    arguments: T5XArguments,
-    sampling: TemperatureArguments,
-    *,
-    language: Transform | None = None,
-    finished_only: bool | None = None,
-    budget: int | None = None,
-    max_prefixes: int = 1024,
-    max_decode_steps: int | Array | None = None,
-) -> Any:
+def conditional_sample(call: Call) -> None:
     """Draws exact samples of the model given a language; see ``strategies.conditional_sample``.
 
     For native models only. What is not accepted within the budget has no new token and a score of
@@ -443,20 +427,10 @@ def conditional_sample(
     """
 
 
-@decode_fn()
 @of_form
 def smc_sample(
-    arguments: T5XArguments,
-    sampling: TemperatureArguments,
-    *,
-    language: Transform | None = None,
-    potential: Potential | None = None,
-    proposal: Transform | None = None,
-    finished_only: bool | None = None,
-    resampling: str = "systematic",
-    ess_threshold: float | Array = 0.5,
-    max_decode_steps: int | Array | None = None,
-) -> Any:
+    call: Call, proposal: Transform | None = None, ess_threshold: float | Array = 0.5
+) -> None:
     """Draws texts by particles, given a language and a potential; see ``strategies.smc_sample``.
 
     For native models only. ``num_decodes`` is the number of particles; where none reached the

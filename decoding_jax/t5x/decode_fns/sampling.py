@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -108,8 +107,7 @@ def arithmetic_sample(
       Array(6, dtype=int32)
     """
     callbacks = _callbacks(arguments, state_callback_fn, logit_callback_fn)
-    given = {"language": language, "max_texts": max_texts}
-    listed = {name: value for name, value in given.items() if value is not None}
+    listed = language is not None or max_texts is not None
     if listed and callbacks is not None:
         raise fields.error(
             "language", "none beside callbacks, which texts are listed without", language
@@ -119,10 +117,12 @@ def arithmetic_sample(
         arguments,
         sampling,
         callbacks,
-        listed,
+        listed=listed,
         points=points,
         order=order,
         after=after,
+        language=language,
+        max_texts=max_texts,
     )
 
 
@@ -140,15 +140,16 @@ def _sample(
     arguments: T5XArguments,
     sampling: SamplingArguments,
     callbacks: Callbacks | None,
-    listed: Mapping[str, Any] | None = None,
+    *,
+    listed: bool = False,
     **settings: Any,
 ) -> Decodes:
     """Runs a sampling strategy, or greedy decoding if only one token is ever allowed.
 
     Args:
       made, arguments, sampling, callbacks: as above.
-      listed: the settings of a language whose texts are listed, if there is one.
-      **settings: those of the strategy that say nothing about which tokens are allowed.
+      listed: whether the strategy lists the texts of a language.
+      **settings: its other settings.
     """
     if listed:
         call = calls.open_native_call(made, arguments)
@@ -171,7 +172,7 @@ def _sample(
             call = dataclasses.replace(call, model=Rescaled(call.model, transform))
             transform = None
         count = arguments.num_decodes
-        settings |= {"num_samples": count, "transform": transform, **(listed or {})}
+        settings |= {"num_samples": count, "transform": transform}
         strategy = call.strategy(made, limit, **settings)
     output = call.run(strategy if callbacks is None else CalledBack(strategy, callbacks))
     return call.ascending(output, certain_score(output) if certain else output.log_prob)
