@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -28,9 +27,9 @@ from experiments.papers.arithmetic_variants import measure_surprise
 from experiments.papers.decoding import Decode, Decoder, batches, keys_of
 from experiments.papers.lattice import deterministic
 from experiments.papers.metrics import Scores
+from experiments.papers.options import Options
 from experiments.papers.records import Records
 from experiments.papers.results import versions, write
-from experiments.papers.tasks import Task
 
 
 class Cell(NamedTuple):
@@ -50,10 +49,7 @@ class Cell(NamedTuple):
 
 
 def run(
-    model: tuple[Any, Any],
-    model_name: str,
-    task: Task,
-    output_dir: str,
+    options: Options,
     metrics: Sequence[str] = ("bleu", "rougeL"),
     settings: Sequence[Sequence[float | None]] = ((0.5, None), (1.0, None)),
     max_samples: int = 128,
@@ -66,17 +62,11 @@ def run(
     bound_counts: Sequence[int] = (2, 8, 32, 128),
     bound_samples: int = 16,
     batch_size: int = 8,
-    max_new_tokens: int = 64,
-    max_input_tokens: int = 512,
-    seed: int = 0,
 ) -> dict[str, Any]:
     """Runs the experiment.
 
     Args:
-      model: the model and its tokenizer, as ``decoding_jax.load`` returns them.
-      model_name: what the results call it.
-      task: inputs and references.
-      output_dir: the folder of the records and results.
+      options: those of every experiment.
       metrics: names of ``metrics.METRICS``, and ``log_prob``, the model's own of a text.
       settings: pairs of a temperature and a top-k, or None for the whole vocabulary.
       max_samples: the largest N, a power of 2. Every power of 2 up to it is measured.
@@ -95,8 +85,6 @@ def run(
         none skips it.
       bound_samples: how many samples of an input that bound is from.
       batch_size: the number of rows of a batch, each with N lanes.
-      max_new_tokens, max_input_tokens: the limits of the lengths.
-      seed: of all keys and of the bootstrap.
 
     Returns:
       What ``arithmetic.json`` contains.
@@ -118,44 +106,39 @@ def run(
         if count not in counts:
             raise ValueError(f"bound_counts: expected powers of 2 up to {max_samples}, got {count}")
     variants = {name: dict(given) for name, given in (variants or {}).items()}
-    decoder = Decoder(model, task, batch_size, max_new_tokens, max_input_tokens)
-    scores = Scores([name for name in metrics if name != "log_prob"], task.references)
-    described = {
-        "model": model_name,
-        "task": task.describe(),
-        "metrics": list(metrics),
-        "settings": [list(pair) for pair in settings],
-        "max_samples": max_samples,
-        "runs": runs,
-        "point_sets": list(point_sets),
-        "point_counts": list(point_counts),
+    decoder = options.decoder(batch_size)
+    scores = Scores([name for name in metrics if name != "log_prob"], options.task.references)
+    described = options.described(
+        metrics=list(metrics),
+        settings=[list(pair) for pair in settings],
+        max_samples=max_samples,
+        runs=runs,
+        point_sets=list(point_sets),
+        point_counts=list(point_counts),
         **({"variants": variants} if variants else {}),
-        "beams": list(beams),
-        "diversity_count": diversity_count,
-        "bound_counts": list(bound_counts),
-        "bound_samples": bound_samples,
-        "batch_size": batch_size,
-        "max_new_tokens": max_new_tokens,
-        "max_input_tokens": max_input_tokens,
-        "seed": seed,
-    }
+        beams=list(beams),
+        diversity_count=diversity_count,
+        bound_counts=list(bound_counts),
+        bound_samples=bound_samples,
+        batch_size=batch_size,
+    )
     given = {name: _variant(of, decoder.model) for name, of in variants.items()}
     found = cells(settings, max_samples, runs, point_sets, point_counts, given, beams)
     work: dict[str, Callable[[], Any]] = {}
     for name, cell in found.items():
-        for rows in batches(len(task.inputs) * cell.runs, batch_size):
+        for rows in batches(len(options.task.inputs) * cell.runs, batch_size):
             work[f"{name}, rows {rows.start} to {rows.stop}"] = functools.partial(
-                measure, decoder, scores, name, cell, rows, diversity_count, seed
+                measure, decoder, scores, name, cell, rows, diversity_count, options.seed
             )
     for pair in settings if variants else ():
         name = f"lattice, {label(pair)}"
-        for rows in batches(len(task.inputs) * runs, batch_size):
+        for rows in batches(len(options.task.inputs) * runs, batch_size):
             work[f"surprise, {label(pair)}, rows {rows.start} to {rows.stop}"] = functools.partial(
-                measure_surprise, decoder, found[name], _transform(pair), name, rows, seed
+                measure_surprise, decoder, found[name], _transform(pair), name, rows, options.seed
             )
     for pair in settings if bound_counts else ():
         name = f"bound, {label(pair)}"
-        for rows in batches(len(task.inputs), batch_size):
+        for rows in batches(len(options.task.inputs), batch_size):
             work[f"{name}, rows {rows.start} to {rows.stop}"] = functools.partial(
                 measure_bound,
                 decoder,
@@ -165,9 +148,9 @@ def run(
                 bound_samples,
                 name,
                 rows,
-                seed,
+                options.seed,
             )
-    folder = Path(output_dir)
+    folder = options.folder
     made = Records(folder, described).complete(work)
     measured: dict[str, list[Any]] = {}
     for name, value in made.items():

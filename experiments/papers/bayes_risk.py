@@ -25,6 +25,7 @@ from decoding_jax.estimators import pairwise, pruning
 from experiments import drawing
 from experiments.papers import command
 from experiments.papers.decoding import Decoder, batches, keys_of
+from experiments.papers.options import Options
 from experiments.papers.records import Records
 from experiments.papers.results import interval, mean, shown, table, versions, write
 from experiments.papers.tasks import Task
@@ -38,33 +39,22 @@ FIGURES = {
 
 
 def run(
-    model: tuple[Any, Any],
-    model_name: str,
-    task: Task,
-    output_dir: str,
+    options: Options,
     num_samples: int = 128,
     alphas: Sequence[float] = (0.8, 0.9, 0.95, 0.99),
     subsets: Sequence[int] = (8, 16, 32),
     runs: int = 8,
     batch_size: int = 8,
-    max_new_tokens: int = 64,
-    max_input_tokens: int = 512,
-    seed: int = 0,
 ) -> dict[str, Any]:
     """Runs the experiment.
 
     Args:
-      model: the model and its tokenizer, as ``decoding_jax.load`` returns them.
-      model_name: what the results call it.
-      task: inputs and references.
-      output_dir: the folder of the records and results.
+      options: those of every experiment.
       num_samples: N.
       alphas: those of the pruned form.
       subsets: numbers of samples, below N, with which all candidates are compared.
       runs: how often each is run for an input, with keys of their own.
       batch_size: the number of rows of a batch, each with N lanes.
-      max_new_tokens, max_input_tokens: the limits of the lengths.
-      seed: of all keys and of the bootstrap.
 
     Returns:
       What ``bayes_risk.json`` contains.
@@ -77,26 +67,21 @@ def run(
             raise ValueError(f"subsets: expected numbers below {num_samples}, got {count}")
     if runs < 1:
         raise ValueError(f"runs: expected 1 or more, got {runs}")
-    decoder = Decoder(model, task, batch_size, max_new_tokens, max_input_tokens)
-    described = {
-        "model": model_name,
-        "task": task.describe(),
-        "num_samples": num_samples,
-        "alphas": list(alphas),
-        "subsets": list(subsets),
-        "runs": runs,
-        "batch_size": batch_size,
-        "max_new_tokens": max_new_tokens,
-        "max_input_tokens": max_input_tokens,
-        "seed": seed,
-    }
+    decoder = options.decoder(batch_size)
+    described = options.described(
+        num_samples=num_samples,
+        alphas=list(alphas),
+        subsets=list(subsets),
+        runs=runs,
+        batch_size=batch_size,
+    )
     work: dict[str, Callable[[], Any]] = {
         f"inputs {rows.start} to {rows.stop}": functools.partial(
-            _choices, described, decoder, task, rows
+            _choices, described, decoder, options.task, rows
         )
-        for rows in batches(len(task.inputs), batch_size)
+        for rows in batches(len(options.task.inputs), batch_size)
     }
-    folder = Path(output_dir)
+    folder = options.folder
     made = Records(folder, described).complete(work)
     inputs = [figures for rows in made.values() for figures in rows]
     data = {
@@ -107,7 +92,7 @@ def run(
         "different": float(np.mean([figures["different"] for figures in inputs])),
         "chrf": float(np.mean([figures["chrf"] for figures in inputs])),
         "chrf_of_samples": float(np.mean([figures["chrf_of_samples"] for figures in inputs])),
-        "results": analyse(inputs, seed),
+        "results": analyse(inputs, options.seed),
     }
     write(folder, "bayes_risk", data, markdown, plot)
     return data

@@ -12,9 +12,8 @@ and BLEU. Sets have as many samples as the largest N, and sets of fewer are part
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from decoding_jax.estimators import pairwise
 from experiments import drawing
 from experiments.papers import command, samplers
 from experiments.papers.decoding import Decoder
-from experiments.papers.records import Records
+from experiments.papers.options import Options
 from experiments.papers.results import table, versions, write
 from experiments.papers.samplers_results import COLUMNS, NOTE, cells, plot_gains, rows_of, sizes
 from experiments.papers.tasks import Task
@@ -34,32 +33,21 @@ METRICS = {"chrf": "chrF", "bleu": "BLEU"}
 
 
 def run(
-    model: tuple[Any, Any],
-    model_name: str,
-    task: Task,
-    output_dir: str,
+    options: Options,
     kinds: Sequence[str] = tuple(samplers.SAMPLERS),
     temperatures: Sequence[float] = (1.0,),
     counts: Sequence[int] = (4, 8, 16, 32),
     lanes: int = 128,
-    max_new_tokens: int = 64,
-    max_input_tokens: int = 512,
-    seed: int = 0,
 ) -> dict[str, Any]:
     """Runs the experiment.
 
     Args:
-      model: the model and its tokenizer, as ``decoding_jax.load`` returns them.
-      model_name: what the results call it.
-      task: inputs and references.
-      output_dir: the folder of the records and results.
+      options: those of every experiment.
       kinds: names of ``samplers.SAMPLERS``.
       temperatures: of sampling.
       counts: the N of spread samples, rising, divisors of the last and of ``lanes``.
       lanes: the number of samples of an input by each sampler; independent ones are twice as many,
         in sets of ``lanes``.
-      max_new_tokens, max_input_tokens: the limits of the lengths.
-      seed: of all keys and of the bootstrap.
 
     Returns:
       What ``bayes_risk_spread.json`` contains.
@@ -67,36 +55,21 @@ def run(
     Raises:
       ValueError: for settings that are not as described.
     """
-    samplers.check(kinds, counts, lanes)
-    decoder = Decoder(model, task, 1, max_new_tokens, max_input_tokens)
-    described = {
-        "model": model_name,
-        "task": task.describe(),
-        "samplers": list(kinds),
-        "temperatures": list(temperatures),
-        "counts": list(counts),
-        "lanes": lanes,
-        "max_new_tokens": max_new_tokens,
-        "max_input_tokens": max_input_tokens,
-        "seed": seed,
-    }
-    work: dict[str, Callable[[], Any]] = {
-        f"temperature {temperature:g}, input {i}": functools.partial(
-            _input, described, decoder, task, i, temperature
-        )
-        for temperature in temperatures
-        for i in range(len(task.inputs))
-    }
-    folder = Path(output_dir)
-    made = Records(folder, described).complete(work)
+    settings, decoder = samplers.opened(options, kinds, temperatures, counts, lanes)
+    made = samplers.measured(
+        options,
+        settings,
+        lambda i, temperature: _input(settings, decoder, options.task, i, temperature),
+        "input",
+    )
     data = {
         "experiment": "minimum Bayes risk of spread samples",
-        **described,
+        **settings,
         "inputs_cut": decoder.cut,
         "versions": versions(),
-        "results": analyse(made, described),
+        "results": analyse(made, settings),
     }
-    write(folder, "bayes_risk_spread", data, markdown, plot)
+    write(options.folder, "bayes_risk_spread", data, markdown, plot)
     return data
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import decoding_jax
@@ -30,18 +29,15 @@ from experiments.papers import (
     naturalness,
 )
 from experiments.papers.best_k_measure import Measure
-from experiments.papers.decoding import Decode, Decoder, batches
+from experiments.papers.decoding import Decode, batches
 from experiments.papers.metrics import Scores
+from experiments.papers.options import Options
 from experiments.papers.records import Records
 from experiments.papers.results import versions, write
-from experiments.papers.tasks import Task
 
 
 def run(
-    model: tuple[Any, Any],
-    model_name: str,
-    task: Task,
-    output_dir: str,
+    options: Options,
     metrics: Sequence[str] = ("bleu", "rouge1", "rouge2", "rougeL", "meteor_exact"),
     beam_size: int = 10,
     groups: Sequence[int] = (5, 10),
@@ -55,17 +51,11 @@ def run(
     budgets: Sequence[int] = (),
     mauve: bool = True,
     batch_size: int = 8,
-    max_new_tokens: int = 64,
-    max_input_tokens: int = 512,
-    seed: int = 0,
 ) -> dict[str, Any]:
     """Runs the experiment.
 
     Args:
-      model: the model and its tokenizer, as ``decoding_jax.load`` returns them.
-      model_name: what the results call it.
-      task: inputs and references.
-      output_dir: the folder of the records and results.
+      options: those of every experiment; b times ``max_new_tokens`` is the budget.
       metrics: names of ``metrics.METRICS``; the best score of a set is shown for the first.
       beam_size: b, the number of beams and samples.
       groups: the numbers of groups of diverse beam search, divisors of b.
@@ -81,8 +71,6 @@ def run(
       mauve: whether the texts are compared with the references by MAUVE, with the hidden states of
         the model as features.
       batch_size: the number of rows of a batch.
-      max_new_tokens, max_input_tokens: the limits of the lengths; b times the first is the budget.
-      seed: of all keys and of the bootstrap.
 
     Returns:
       What ``best_k.json`` contains.
@@ -95,35 +83,30 @@ def run(
     for count in groups:
         if count < 1 or beam_size % count:
             raise ValueError(f"groups: expected divisors of beam_size, {beam_size}, got {count}")
-    budget = beam_size * max_new_tokens
+    budget = beam_size * options.max_new_tokens
     for small in budgets:
         if not 1 <= small < budget:
             raise ValueError(f"budgets: expected 1 to {budget - 1}, below the budget, got {small}")
     if mauve:
-        naturalness.check(model)
-    decoder = Decoder(model, task, batch_size, max_new_tokens, max_input_tokens)
-    scores = Scores(metrics, task.references)
-    described = {
-        "model": model_name,
-        "task": task.describe(),
-        "metrics": list(metrics),
-        "beam_size": beam_size,
-        "budget": budget,
-        "groups": list(groups),
-        "diversity_penalty": diversity_penalty,
-        "nucleus": nucleus,
-        "typical": typical,
-        "strategies": None if strategies is None else list(strategies),
-        "ks": list(ks),
-        "kappa": kappa,
-        "kappas": list(kappas),
-        "budgets": list(budgets),
-        "mauve": mauve,
-        "batch_size": batch_size,
-        "max_new_tokens": max_new_tokens,
-        "max_input_tokens": max_input_tokens,
-        "seed": seed,
-    }
+        naturalness.check(options.model)
+    decoder = options.decoder(batch_size)
+    scores = Scores(metrics, options.task.references)
+    described = options.described(
+        metrics=list(metrics),
+        beam_size=beam_size,
+        budget=budget,
+        groups=list(groups),
+        diversity_penalty=diversity_penalty,
+        nucleus=nucleus,
+        typical=typical,
+        strategies=None if strategies is None else list(strategies),
+        ks=list(ks),
+        kappa=kappa,
+        kappas=list(kappas),
+        budgets=list(budgets),
+        mauve=mauve,
+        batch_size=batch_size,
+    )
     found = baselines(beam_size, groups, diversity_penalty, nucleus, typical, budget)
     if strategies is not None:
         for name in strategies:
@@ -133,13 +116,13 @@ def run(
     found |= searches(ks, kappas, budget)
     shown = best_k_results.first_names(found, described)
     found |= in_small_budgets(max(ks), kappa, budgets)
-    measure = Measure(decoder, scores, metrics[0], shown, seed)
+    measure = Measure(decoder, scores, metrics[0], shown, options.seed)
     work: dict[str, Callable[[], Any]] = {
         f"{name}, rows {rows.start} to {rows.stop}": functools.partial(measure, name, decode, rows)
-        for rows in batches(len(task.inputs), batch_size)
+        for rows in batches(len(options.task.inputs), batch_size)
         for name, decode in found.items()
     }
-    folder = Path(output_dir)
+    folder = options.folder
     made = Records(folder, described).complete(work)
     measured: dict[str, list[Any]] = {name: [] for name in found}
     for name, value in made.items():
@@ -154,7 +137,12 @@ def run(
     if mauve:
         sets = {name: [row["texts"] for row in measured[name]] for name in shown}
         data["naturalness"] = naturalness.measure(
-            model, task.references, sets, beam_size, max_input_tokens, seed
+            options.model,
+            options.task.references,
+            sets,
+            beam_size,
+            options.max_input_tokens,
+            options.seed,
         )
     write(folder, "best_k", data, best_k_report.markdown, best_k_report.plot)
     apart = {

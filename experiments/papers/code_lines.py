@@ -16,10 +16,10 @@ killed, and writes ``code_lines.json``, ``.md`` and ``.png``.
 from __future__ import annotations
 
 import collections
-import functools
+import dataclasses
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from experiments.code_data import Example, Line, continues, parses
 from experiments.papers import command, samplers
 from experiments.papers.decoding import Decoder
 from experiments.papers.fewer_samples_results import of_subsets
-from experiments.papers.records import Records
+from experiments.papers.options import Options
 from experiments.papers.results import table, versions, write
 from experiments.papers.samplers_results import COLUMNS, NOTE, cells, plot_gains, rows_of, sizes
 from experiments.papers.tasks import Task, spread
@@ -69,32 +69,23 @@ def check(case: Line | Example, text: str) -> dict[str, bool]:
 
 
 def run(
-    model: tuple[Any, Any],
-    model_name: str,
+    options: Options,
     lines: Sequence[Line] | Sequence[Example],
-    output_dir: str,
     kinds: Sequence[str] = tuple(samplers.SAMPLERS),
     temperatures: Sequence[float] = (0.5, 1.0),
     counts: Sequence[int] = (4, 8, 16),
     lanes: int = 64,
-    max_new_tokens: int = 24,
-    max_input_tokens: int = 192,
-    seed: int = 0,
 ) -> dict[str, Any]:
     """Runs the experiment.
 
     Args:
-      model: the model and its tokenizer, as ``decoding_jax.load`` returns them.
-      model_name: what the results call it.
+      options: those of every experiment; the task is made of the lines.
       lines: what ``read`` or ``read_functions`` returns.
-      output_dir: the folder of the records and results.
       kinds: names of ``samplers.SAMPLERS``.
       temperatures: of sampling.
       counts: the k, rising, divisors of the last and of ``lanes``.
       lanes: the number of samples of a line by each sampler, in sets of the largest k;
         independent ones are twice as many.
-      max_new_tokens, max_input_tokens: the limits of the lengths.
-      seed: of all keys and of the bootstrap.
 
     Returns:
       What ``code_lines.json`` contains.
@@ -102,39 +93,25 @@ def run(
     Raises:
       ValueError: for settings that are not as described.
     """
-    samplers.check(kinds, counts, lanes)
     cases: Sequence[Line | Example] = lines
     kind = "lines" if isinstance(lines[0], Line) else "functions"
     task = Task(f"held-out {kind}", [x.prompt for x in lines], [[x.reference] for x in lines])
-    decoder = Decoder(model, task, 1, max_new_tokens, max_input_tokens)
-    described = {
-        "model": model_name,
-        "task": task.describe(),
-        "samplers": list(kinds),
-        "temperatures": list(temperatures),
-        "counts": list(counts),
-        "lanes": lanes,
-        "max_new_tokens": max_new_tokens,
-        "max_input_tokens": max_input_tokens,
-        "seed": seed,
-    }
-    work: dict[str, Callable[[], Any]] = {
-        f"temperature {temperature:g}, line {i}": functools.partial(
-            _line, described, decoder, line, i, temperature
-        )
-        for temperature in temperatures
-        for i, line in enumerate(cases)
-    }
-    folder = Path(output_dir)
-    made = Records(folder, described).complete(work)
+    options = dataclasses.replace(options, task=task)
+    settings, decoder = samplers.opened(options, kinds, temperatures, counts, lanes)
+    made = samplers.measured(
+        options,
+        settings,
+        lambda i, temperature: _line(settings, decoder, cases[i], i, temperature),
+        "line",
+    )
     data = {
         "experiment": "lines of code",
-        **described,
+        **settings,
         "inputs_cut": decoder.cut,
         "versions": versions(),
-        "results": analyse(made, described),
+        "results": analyse(made, settings),
     }
-    write(folder, "code_lines", data, markdown, plot)
+    write(options.folder, "code_lines", data, markdown, plot)
     return data
 
 

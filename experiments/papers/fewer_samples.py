@@ -24,7 +24,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -42,16 +41,14 @@ from experiments.papers.fewer_samples_truth import (
     vote_of_independent,
     vote_right,
 )
+from experiments.papers.options import Options
 from experiments.papers.records import Records
 from experiments.papers.results import versions, write
 from experiments.papers.tasks import Task
 
 
 def run(
-    model: tuple[Any, Any],
-    model_name: str,
-    task: Task,
-    output_dir: str,
+    options: Options,
     tables: int = 100,
     sharpnesses: Sequence[float] = (1.0, 2.0, 3.0),
     vocab_size: int = 8,
@@ -62,17 +59,11 @@ def run(
     text_counts: Sequence[int] = (4, 16, 64),
     lanes: int = 256,
     threshold: float = 70.0,
-    max_new_tokens: int = 32,
-    max_input_tokens: int = 512,
-    seed: int = 0,
 ) -> dict[str, Any]:
     """Runs the experiment.
 
     Args:
-      model: the model and its tokenizer, as ``decoding_jax.load`` returns them.
-      model_name: what the results call it.
-      task: inputs and references.
-      output_dir: the folder of the records and results.
+      options: those of every experiment.
       tables: the number of random tables at each sharpness, 2 or more.
       sharpnesses: standard deviations of their logits.
       vocab_size: V of the tables.
@@ -84,8 +75,6 @@ def run(
         the model out.
       lanes: the number of samples of an input, for each N and for independent ones.
       threshold: of chrF.
-      max_new_tokens, max_input_tokens: the limits of the lengths.
-      seed: of all keys and of the bootstrap.
 
     Returns:
       What ``fewer_samples.json`` contains.
@@ -98,7 +87,7 @@ def run(
     for count in text_counts:
         if count < 1 or lanes % count:
             raise ValueError(f"text_counts: expected divisors of lanes, {lanes}, got {count}")
-    decoder = Decoder(model, task, 1, max_new_tokens, max_input_tokens)
+    decoder = options.decoder()
     of_tables = {
         "tables": tables,
         "sharpnesses": list(sharpnesses),
@@ -107,29 +96,24 @@ def run(
         "counts": list(counts),
         "vote_counts": list(vote_counts),
         "runs": runs,
-        "seed": seed,
+        "seed": options.seed,
     }
-    of_texts = {
-        "model": model_name,
-        "task": task.describe(),
-        "text_counts": list(text_counts),
-        "lanes": lanes,
-        "threshold": threshold,
-        "max_new_tokens": max_new_tokens,
-        "max_input_tokens": max_input_tokens,
-        "seed": seed,
-    }
+    of_texts = options.described(
+        text_counts=list(text_counts),
+        lanes=lanes,
+        threshold=threshold,
+    )
     work: dict[str, Callable[[], Any]] = {}
     for sharpness in sharpnesses:
         for rows in batches(tables, 10):
             name = f"sharpness {sharpness:g}, tables {rows.start} to {rows.stop}"
             work[name] = functools.partial(_tables, of_tables, sharpness, rows)
-    folder = Path(output_dir)
+    folder = options.folder
     made = Records(folder / "tables", of_tables).complete(work)
     if text_counts:
         work = {
-            f"input {number}": functools.partial(_input, of_texts, decoder, task, number)
-            for number in range(len(task.inputs))
+            f"input {number}": functools.partial(_input, of_texts, decoder, options.task, number)
+            for number in range(len(options.task.inputs))
         }
         made |= Records(folder / "texts", of_texts).complete(work)
     described = {**of_texts, **of_tables}

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -35,6 +35,8 @@ from decoding_jax.ops import random, uint64
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.token_by_token import TokenByToken
 from experiments.papers.decoding import Decoder, keys_of
+from experiments.papers.options import Options
+from experiments.papers.records import Records
 
 
 def strata(key: Array, num_samples: int) -> Array:
@@ -187,6 +189,54 @@ def check(names: Sequence[str], counts: Sequence[int], lanes: int) -> None:
             raise ValueError(
                 f"counts: expected divisors of the last and of lanes, {lanes}, got {count}"
             )
+
+
+def opened(
+    options: Options,
+    kinds: Sequence[str],
+    temperatures: Sequence[float],
+    counts: Sequence[int],
+    lanes: int,
+) -> tuple[dict[str, Any], Decoder]:
+    """The settings of an experiment with samplers, and the model with its inputs.
+
+    Args:
+      options: those of every experiment.
+      kinds: names of ``SAMPLERS``, the peer among them.
+      temperatures: of sampling.
+      counts: the N, rising, divisors of the last and of ``lanes``.
+      lanes: the number of samples of an input by each sampler.
+
+    Raises:
+      ValueError: for settings that are not as described.
+    """
+    check(kinds, counts, lanes)
+    decoder = options.decoder()
+    settings = options.described(
+        samplers=list(kinds), temperatures=list(temperatures), counts=list(counts), lanes=lanes
+    )
+    return settings, decoder
+
+
+def measured(
+    options: Options,
+    settings: Mapping[str, Any],
+    measure: Callable[[int, float], Any],
+    unit: str,
+) -> dict[str, Any]:
+    """What an experiment measures of every input at every temperature, by its name.
+
+    Args:
+      options, settings: as for ``opened``, and as it returns them.
+      measure: from the number of an input and a temperature to JSON values.
+      unit: what the names call an input.
+    """
+    work: dict[str, Callable[[], Any]] = {
+        f"temperature {temperature:g}, {unit} {i}": functools.partial(measure, i, temperature)
+        for temperature in settings["temperatures"]
+        for i in range(settings["task"]["inputs"])
+    }
+    return Records(options.folder, settings).complete(work)
 
 
 def texts(

@@ -17,7 +17,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -31,45 +30,34 @@ from experiments.benchmarks.timing import interleaved, median_ratio
 from experiments.papers import command, speculative_report, speculative_results
 from experiments.papers.decoding import Decoder, keys_of
 from experiments.papers.metrics import Scores
+from experiments.papers.options import Options
 from experiments.papers.records import Records
 from experiments.papers.results import versions, write
-from experiments.papers.tasks import Task
 
 
 def run(
-    model: tuple[Any, Any],
-    model_name: str,
+    options: Options,
     draft: tuple[Any, Any],
     draft_name: str,
-    task: Task,
-    output_dir: str,
     metrics: Sequence[str] = ("bleu", "rougeL"),
     settings: Sequence[Sequence[float]] = ((0.0, 1.0), (1.0, 0.8), (0.8, 0.95)),
     sizes: Sequence[int] = (1, 2, 4, 7),
     table_size: int = 4,
     verifier: str = "token",
     repeats: int = 3,
-    max_new_tokens: int = 64,
-    max_input_tokens: int = 512,
-    seed: int = 0,
 ) -> dict[str, Any]:
     """Runs the experiment.
 
     Args:
-      model: the target and its tokenizer, as ``decoding_jax.load`` returns them.
-      model_name: what the results call it.
-      draft: a model of the same vocabulary, likewise.
+      options: those of every experiment; its model is the target.
+      draft: a model of the same vocabulary and its tokenizer.
       draft_name: what the results call it.
-      task: inputs and references.
-      output_dir: the folder of the records and results.
       metrics: names of ``metrics.METRICS``.
       settings: pairs of a temperature and a top-p; temperature 0 is greedy decoding.
       sizes: the numbers K of drafted tokens.
       table_size: the K of the first tables, one of ``sizes``.
       verifier: of sampling; greedy decoding is verified by ``greedy``.
       repeats: how often each decoding of an input is timed; the median counts.
-      max_new_tokens, max_input_tokens: the limits of the lengths.
-      seed: of all keys and of the bootstrap.
 
     Returns:
       What ``speculative.json`` contains.
@@ -81,31 +69,26 @@ def run(
         raise ValueError(f"table_size: expected one of sizes, {list(sizes)}, got {table_size}")
     if repeats < 1:
         raise ValueError(f"repeats: expected 1 or more, got {repeats}")
-    decoder = Decoder(model, task, 1, max_new_tokens, max_input_tokens)
-    scores = Scores(metrics, task.references)
-    described = {
-        "model": model_name,
-        "draft": draft_name,
-        "task": task.describe(),
-        "metrics": list(metrics),
-        "settings": [list(pair) for pair in settings],
-        "sizes": list(sizes),
-        "table_size": table_size,
-        "verifier": verifier,
-        "repeats": repeats,
-        "max_new_tokens": max_new_tokens,
-        "max_input_tokens": max_input_tokens,
-        "seed": seed,
-    }
-    contest = Contest(decoder, draft[0], scores, sizes, verifier, repeats, seed)
+    decoder = options.decoder()
+    scores = Scores(metrics, options.task.references)
+    described = options.described(
+        draft=draft_name,
+        metrics=list(metrics),
+        settings=[list(pair) for pair in settings],
+        sizes=list(sizes),
+        table_size=table_size,
+        verifier=verifier,
+        repeats=repeats,
+    )
+    contest = Contest(decoder, draft[0], scores, sizes, verifier, repeats, options.seed)
     work: dict[str, Callable[[], Any]] = {
         "costs": functools.partial(block_costs, decoder, draft[0], sizes, repeats)
     }
     for pair in settings:
-        for i in range(len(task.inputs)):
+        for i in range(len(options.task.inputs)):
             name = f"{speculative_results.label(pair)}, input {i}"
             work[name] = functools.partial(contest, pair, i, table_size)
-    folder = Path(output_dir)
+    folder = options.folder
     made = Records(folder, described).complete(work)
     measured: dict[str, list[Any]] = {}
     for name, value in made.items():
@@ -116,7 +99,9 @@ def run(
         **described,
         "inputs_cut": decoder.cut,
         "versions": versions(),
-        "results": speculative_results.analyse(measured, made["costs"], described, task.domains),
+        "results": speculative_results.analyse(
+            measured, made["costs"], described, options.task.domains
+        ),
     }
     write(folder, "speculative", data, speculative_report.markdown, speculative_report.plot)
     return data
