@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -171,14 +171,11 @@ def lines(path: StoragePath) -> Iterator[bytes]:
     """
     try:
         with path.open("rb") as raw:
-            for number, line in enumerate(_decompressed(raw, path.suffix)):
+            file = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
+            for number, line in enumerate(file):
                 yield line.removeprefix(codecs.BOM_UTF8) if number == 0 else line
     except (gzip.BadGzipFile, EOFError, zlib.error) as e:
         raise ValueError(f"path: expected a whole gzip file, got {str(path)!r} ({e})") from e
-
-
-def _decompressed(file: IO[bytes], suffix: str) -> Iterable[bytes]:
-    return gzip.GzipFile(fileobj=file) if suffix == ".gz" else file
 
 
 def without_end(line: bytes) -> bytes:

@@ -119,17 +119,16 @@ def load_tokenizer(
     is_file = path.is_file()
     if not is_file and not path.is_dir():
         raise TokenizerError(f"{path}: no such directory")
-    names = [path.name] if is_file else [*_FILES, *_template_names(path)]
+    names = [path.name]
+    if not is_file:
+        templates = (path / TEMPLATES).glob("*.jinja")
+        names = [*_FILES, *(f"{TEMPLATES}/{template.name}" for template in templates)]
     with local_copy(path.parent if is_file else path, names) as folder:
         copied = folder / path.name if is_file else folder
         try:
             return _load(copied, family)
         except TokenizerError as e:
             raise TokenizerError(str(e).replace(str(copied), str(path))) from e
-
-
-def _template_names(directory: CloudPath) -> list[str]:
-    return [f"{TEMPLATES}/{path.name}" for path in (directory / TEMPLATES).glob("*.jinja")]
 
 
 def _load(path: Path, family: dict[str, Any] | None) -> Tokenizer:
