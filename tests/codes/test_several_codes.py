@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from decoding_jax import codes
-from decoding_jax.codes import point_sets
+from decoding_jax.codes import arithmetic, point_sets
 from decoding_jax.ops import random, uint64
 
 pytestmark = pytest.mark.optimized
@@ -102,3 +102,20 @@ def test_the_first_tokens_are_the_most_probable_and_the_others_follow_by_id():
         near = np.abs(share[:, None] - ends / ends[-1]).min(-1) < 1e-5
         assert near.mean() < 0.05
         np.testing.assert_array_equal(found[~near], np.asarray(order)[expected][~near])
+
+
+renewed = jax.jit(lambda code: arithmetic.renewed(code, code.used))
+
+
+@pytest.mark.parametrize("num_samples", [1, 6])
+def test_the_next_codes_of_a_row_are_a_lattice(num_samples):
+    """All are 1/N apart; which sample has which differs from row to row."""
+    keys = random.lane_keys(random.row_keys(jax.random.key(3), 8), num_samples)
+    nothing = np.zeros((8, num_samples, 2), np.uint32)  # an interval of width 1: all are alone
+    code = arithmetic.Code(nothing, nothing, keys, np.zeros((8, num_samples), np.int32))
+    found = uint64.to_ints(jax.device_get(renewed(code).offset))
+    apart = [sorted(int(x) - min(row) for x in row) for row in found.tolist()]
+    np.testing.assert_allclose(apart, [[i * 2**64 // num_samples for i in range(num_samples)]] * 8)
+    orders = {tuple(np.argsort(np.roll(row, -np.argmin(row))).tolist()) for row in found}
+    assert len(orders) == (2 if num_samples == 6 else 1)  # the factors 1 and 5
+    assert len({row[0] for row in found.tolist()}) == 8
