@@ -16,7 +16,9 @@ from flax import traverse_util
 
 import decoding_jax
 from decoding_jax.models import GPT2, GPT2Config
-from decoding_jax.models.checkpoint.gpt2 import BASE, table
+from decoding_jax.models.checkpoint.directory import all_of
+from decoding_jax.models.checkpoint.families.gpt import GPT_2
+from decoding_jax.models.checkpoint.params import read_piece
 from decoding_jax.text import Tokenizer, load_tokenizer
 
 NAMES = {"124M": "gpt2", "355M": "gpt2-medium", "774M": "gpt2-large", "1558M": "gpt2-xl"}
@@ -78,14 +80,15 @@ def load_openai(folder: Path) -> tuple[GPT2, Tokenizer]:
         raise ValueError(f"{folder}: no TensorFlow checkpoint; takes all of OpenAI's files")
     variables = tensorflow.train.load_checkpoint(latest)
     shapes = jax.eval_shape(lambda: GPT2.init(config, jax.random.key(0))).params
-    params = {}
+    table, params = GPT_2.table(config), {}
     for path, leaf in traverse_util.flatten_dict(shapes, sep="/").items():
-        name = openai_name(table(config)[path].name.removeprefix(BASE))
+        weight = table[path]
+        name = openai_name(weight.name.removeprefix("transformer."))
         if not variables.has_tensor(name):
             raise ValueError(f"{folder}: no variable {name}; takes a GPT-2 of {shape}")
-        # Matrices are stored as convolutions of width 1, and query, key and value side by side.
-        value = np.asarray(variables.get_tensor(name))
-        params[path] = jnp.asarray(value.reshape(leaf.shape), jnp.float32)
+        # Matrices are stored as convolutions of width 1.
+        value = np.asarray(variables.get_tensor(name)).reshape(weight.stored_shape(leaf.shape))
+        params[path] = jnp.asarray(read_piece(value, weight, all_of(leaf.shape)), jnp.float32)
     with tempfile.TemporaryDirectory() as renamed:
         shutil.copy(folder / "encoder.json", Path(renamed) / "vocab.json")
         shutil.copy(folder / "vocab.bpe", Path(renamed) / "merges.txt")

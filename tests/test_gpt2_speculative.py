@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 import tokenizers
-from flax import traverse_util
 from networks import drawn
+from safetensors.numpy import load_file
 
 from decoding_jax.models import GPT2, GPT2Config, save_model
-from decoding_jax.models.checkpoint.gpt2 import BASE, table
+from decoding_jax.models.checkpoint.families.gpt import GPT_2
 from experiments import gpt2_files, gpt2_speculative
 
 SHAPE = {"n_vocab": 257, "n_ctx": 64, "n_embd": 8, "n_head": 2, "n_layer": 1}
@@ -76,13 +76,14 @@ def test_without_tensorflow_its_checkpoints_are_refused(tmp_path, monkeypatch):
         gpt2_files.load_size("124M", str(tmp_path))
 
 
-def unprefixed():
-    """The names of tensors in GPT-2's first checkpoints, by path."""
-    return {path: weight.name.removeprefix(BASE) for path, weight in table(CONFIG).items()}
+def openai_name(name):
+    """OpenAI's name of a tensor of a Hugging Face directory."""
+    return gpt2_files.openai_name(name.removeprefix("transformer."))
 
 
 def test_openai_s_names():
-    names = [gpt2_files.openai_name(name) for name in unprefixed().values()]
+    stored = {weight.name for weight in GPT_2.table(CONFIG).values()}
+    names = [openai_name(name) for name in stored]
     assert len(set(names)) == len(names)
     assert {"model/wte", "model/wpe", "model/ln_f/g", "model/h0/mlp/c_proj/b"} <= set(names)
     assert "model/h0/attn/c_attn/w" in names
@@ -93,16 +94,15 @@ def test_openai_s_names():
 def test_openai_s_files(tmp_path):
     tensorflow = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
     folder, model = tmp_path / "124M", random_model(0)
+    save_model(model, tmp_path / "saved")
     write_tokenizer(folder, "encoder.json", "vocab.bpe")
     (folder / "hparams.json").write_text(json.dumps(SHAPE))
     v1 = tensorflow.compat.v1
     with tensorflow.Graph().as_default(), v1.Session() as session:
-        for path, value in traverse_util.flatten_dict(model.params, sep="/").items():
-            weight = table(CONFIG)[path]
-            stored = value.reshape(weight.stored_shape(value.shape))
-            is_matrix = stored.ndim == 2 and "embedder" not in path
+        for name, stored in load_file(tmp_path / "saved" / "model.safetensors").items():
+            is_matrix = stored.ndim == 2 and not name.endswith(("wte.weight", "wpe.weight"))
             stored = stored[None] if is_matrix else stored
-            v1.get_variable(gpt2_files.openai_name(unprefixed()[path]), initializer=stored)
+            v1.get_variable(openai_name(name), initializer=stored)
         session.run(v1.global_variables_initializer())
         v1.train.Saver().save(session, str(folder / "model.ckpt"))
     loaded, tokenizer = gpt2_files.load_size("124M", str(tmp_path))

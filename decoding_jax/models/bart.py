@@ -25,7 +25,6 @@ from decoding_jax.models import (
     caches,
     decoder,
     encoder_decoder,
-    gpt2,
     layers,
     stack,
     view,
@@ -126,6 +125,11 @@ def sinusoids(position: Array, size: int, *, inclusive: bool) -> Array:
     return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], -1)
 
 
+def layer_norm(config: BartConfig) -> layers.LayerNorm:
+    """A norm of the network."""
+    return layers.LayerNorm(config.layer_norm_epsilon, config.dtype)
+
+
 class BartAttention(nn.Module):
     config: BartConfig
     num_heads: int
@@ -176,9 +180,9 @@ class BartEncoderLayer(BartLayer):
     def setup(self) -> None:
         cfg = self.config
         self.attention = BartAttention(cfg, cfg.num_encoder_heads)
-        self.attention_norm = gpt2.layer_norm(cfg)
+        self.attention_norm = layer_norm(cfg)
         self.mlp = BartMlp(cfg, cfg.encoder_mlp_dim)
-        self.mlp_norm = gpt2.layer_norm(cfg)
+        self.mlp_norm = layer_norm(cfg)
 
     def __call__(
         self, x: Array, layer_cache: view.LayerCache, _: None
@@ -194,11 +198,11 @@ class BartDecoderLayer(BartLayer):
     def setup(self) -> None:
         cfg = self.config
         self.self_attention = BartAttention(cfg, cfg.num_decoder_heads)
-        self.self_attention_norm = gpt2.layer_norm(cfg)
+        self.self_attention_norm = layer_norm(cfg)
         self.encoder_decoder_attention = BartAttention(cfg, cfg.num_decoder_heads)
-        self.cross_attention_norm = gpt2.layer_norm(cfg)
+        self.cross_attention_norm = layer_norm(cfg)
         self.mlp = BartMlp(cfg, cfg.decoder_mlp_dim)
-        self.mlp_norm = gpt2.layer_norm(cfg)
+        self.mlp_norm = layer_norm(cfg)
 
     def source(self, encoded: Array) -> caches.KeyValue:
         """The keys and values of the inputs."""
@@ -235,8 +239,8 @@ class BartStack(decoder.DecoderNetwork):
             rows = cfg.max_positions + cfg.position_offset
             self.position_embedder = layers.embedder(rows, cfg.emb_dim)
         if cfg.embedding_norm:
-            self.embedding_norm = gpt2.layer_norm(cfg)
-        self.final_norm = gpt2.layer_norm(cfg) if cfg.norm_first else lambda x: x
+            self.embedding_norm = layer_norm(cfg)
+        self.final_norm = layer_norm(cfg) if cfg.norm_first else lambda x: x
         self.layers = stack.make_layers(self.layer, cfg, self.num_layers)
 
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, None]:

@@ -88,7 +88,7 @@ class LlamaConfig(decoder.DecoderConfig):
       vocab_size: the number of rows of the embedding table, unused rows included.
       num_heads: the number of query heads, a multiple of ``num_kv_heads``.
       num_kv_heads: the number of key-value heads, each shared by a group of query heads.
-      head_dim: the size of a head, an even number.
+      head_dim: the size of a head, an even number unless no layer has rotary positions.
       max_positions: the length of the longest text that the model supports.
       rope_theta: the base of the rotary frequencies.
       rope_scaling: the scaling of the rotary frequencies, or None.
@@ -208,7 +208,7 @@ class LlamaConfig(decoder.DecoderConfig):
                 f"num_kv_heads: expected a divisor of num_heads = {self.num_heads}, got"
                 f" {self.num_kv_heads}"
             )
-        if self.head_dim % 2:
+        if self.head_dim % 2 and any(self.rotary_pattern):
             raise ValueError(f"head_dim: expected even numbers, got {self.head_dim}")
         turned = self.rotary_dim
         if turned is not None and (turned % 2 or turned > self.head_dim):
@@ -335,11 +335,12 @@ class LlamaAttention(nn.Module):
         return positions.rotate(x, cosine, sine, interleaved=self.config.rotary_interleaved)
 
     def __call__(
-        self, x: Array, layer_cache: view.LayerCache, angles: Angles
+        self, x: Array, layer_cache: view.LayerCache, angles: Angles | None
     ) -> tuple[Array, caches.KeyValue]:
         new = self.keys(x)
         # Keys are stored after their rotation, which is applied once, when the token is new.
-        parts, stored = layer_cache(new._replace(key=self.rotated(new.key, angles)))
+        new = new if angles is None else new._replace(key=self.rotated(new.key, angles))
+        parts, stored = layer_cache(new)
         return self.read(x, parts, angles), stored
 
 
@@ -377,7 +378,7 @@ class LlamaLayer(nn.Module):
             self.post_attention_norm, self.post_mlp_norm = norm(cfg), norm(cfg)
 
     def attention_part(
-        self, x: Array, layer_cache: view.LayerCache, angles: Angles
+        self, x: Array, layer_cache: view.LayerCache, angles: Angles | None
     ) -> tuple[Array, caches.KeyValue]:
         """What the attention adds to ``x``, and the updated cache."""
         place = self.config.norm_place
@@ -402,7 +403,7 @@ class LlamaLayer(nn.Module):
         return y if scale is None else y * jnp.asarray(scale, y.dtype)
 
     def attended(
-        self, x: Array, layer_cache: view.LayerCache, angles: Angles
+        self, x: Array, layer_cache: view.LayerCache, angles: Angles | None
     ) -> tuple[Array, caches.KeyValue]:
         """The output of the first part, and the updated cache."""
         y, stored = self.attention_part(x, layer_cache, angles)
@@ -415,7 +416,7 @@ class LlamaLayer(nn.Module):
         return self.post_mlp_norm(y) if self.config.norm_place == "sum" else y
 
     def __call__(
-        self, x: Array, layer_cache: view.LayerCache, angles: Angles
+        self, x: Array, layer_cache: view.LayerCache, angles: Angles | None
     ) -> tuple[Array, caches.KeyValue]:
         y, stored = self.attended(x, layer_cache, angles)
         if self.config.parallel is not None:
@@ -457,7 +458,7 @@ class LlamaNetwork(decoder.DecoderNetwork):
         return layers.embedder(cfg.vocab_size, cfg.token_dim or cfg.emb_dim)
 
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
-        """See ``DecoderNetwork.inputs``. The positions are angles: global ones, then local ones."""
+        """See ``DecoderNetwork.inputs``. The positions are angles, or None: global, then local."""
         cfg = self.config
         x = layers.embed(self.token_embedder.embedding, tokens, cfg.dtype)
         if cfg.embedding_scale is not None:
@@ -467,19 +468,19 @@ class LlamaNetwork(decoder.DecoderNetwork):
             row = position + cfg.learned_positions
             x += layers.embed(self.position_embedder.embedding, row, cfg.dtype)
         x = self.embedding_norm(x) if cfg.embedding_norm else x
-        angles = cfg.angles(position)
-        if cfg.local_rope_theta is None:
+        angles = cfg.angles(position) if any(cfg.rotary_pattern) else None
+        if angles is None or cfg.local_rope_theta is None:
             return x, (angles, angles)
         size = cfg.rotary_dim or cfg.head_dim
         local = positions.rotation(position, size, cfg.local_rope_theta)
         return x, (angles, (*local, *angles[2:]))
 
-    def positions_of(self, positions: Any, index: int | Array) -> Angles:
+    def positions_of(self, positions: Any, index: int | Array) -> Angles | None:
         cfg = self.config
         angles, for_local = positions
         if cfg.local_rope_theta is not None:
             angles = _either(view.is_local(cfg.window_pattern, index), for_local, angles)
-        if all(cfg.rotary_pattern):
+        if angles is None or all(cfg.rotary_pattern):
             return angles
         none = (jnp.ones_like(angles[0]), jnp.zeros_like(angles[1]), *angles[2:])
         return _either(view.is_local(cfg.rotary_pattern, index), angles, none)

@@ -243,7 +243,7 @@ def quantize(model: M, weights: str) -> M:
       >>> from decoding_jax.models import GPT2, GPT2Config
       >>> config = GPT2Config(vocab_size=9, emb_dim=4, num_heads=2, mlp_dim=8, num_layers=1)
       >>> model = quantize(GPT2.init(config, jax.random.key(0)), "int8")
-      >>> model.params["layers_0"]["mlp"]["wi"]["kernel"].values.dtype
+      >>> model.params["layers_0"]["mlp"]["up"]["kernel"].values.dtype
       dtype('int8')
     """
     scheme = scheme_of(weights)

@@ -12,7 +12,7 @@ import jax
 from jax.sharding import Mesh
 
 from decoding_jax import suggestions
-from decoding_jax.models import GPT2, T5, Bart, Gemma, Llama, T5Decoder, T5Gemma, load_model
+from decoding_jax.models import T5, Bart, Gemma, Llama, T5Decoder, T5Gemma, load_model
 from decoding_jax.models.checkpoint import CheckpointError
 from decoding_jax.models.checkpoint.gemma_library import find_gemma
 from decoding_jax.models.checkpoint.lora import base_and_adapter
@@ -25,7 +25,7 @@ from decoding_jax.text.tokenizer_files import SENTENCEPIECE_FILES, end_ids, load
 from decoding_jax.text.tokenizers import Tokenizer, TokenizerError
 from decoding_jax.text.warn import warn
 
-Model = T5 | T5Decoder | Bart | T5Gemma | GPT2 | Llama
+Model = T5 | T5Decoder | Bart | T5Gemma | Llama
 
 _EMBEDDED = Path(__file__).parent.parent / "models" / "embedded"
 

@@ -50,7 +50,7 @@ def test_a_draft_is_sharded_inside_of_a_trace(mesh, caplog):
     @jax.jit
     def predict(x):
         for heads, model in drafts.items():
-            found[heads] = on_mesh(model).params["layers_0"]["mlp"]["wi"]["kernel"]
+            found[heads] = on_mesh(model).params["layers_0"]["mlp"]["up"]["kernel"]
         return x
 
     jax.eval_shape(predict, 1.0)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from decoding_jax.models.bart import Bart
-from decoding_jax.models.checkpoint import bart, gemma4, gpt2, t5, t5gemma
+from decoding_jax.models.checkpoint import bart, gemma4, t5, t5gemma
 from decoding_jax.models.checkpoint.directory import (
     CONFIG,
     GENERATION_CONFIG,
@@ -36,7 +36,6 @@ from decoding_jax.models.checkpoint.packed import packing_of
 from decoding_jax.models.checkpoint.params import Layout, write_params
 from decoding_jax.models.checkpoint.t5x import find_t5x, from_t5x, load_t5x, save_t5x, to_t5x
 from decoding_jax.models.gemma4 import Gemma4
-from decoding_jax.models.gpt2 import GPT2
 from decoding_jax.models.llama import Llama
 from decoding_jax.models.quantized import check_floats, scheme_of
 from decoding_jax.models.stack import with_separate_layers
@@ -62,7 +61,6 @@ _FAMILIES: dict[str, ModuleType | Family] = {
     **dict.fromkeys(bart.FAMILIES, bart),
     "gemma4": gemma4,
     "gemma4_text": gemma4,
-    "gpt2": gpt2,
     "longt5": t5,
     "mt5": t5,
     "switch_transformers": t5,
@@ -75,7 +73,6 @@ _FAMILIES: dict[str, ModuleType | Family] = {
 _STARTS = ("decoder_start_token_id", "bos_token_id")
 _MODULES: dict[type, ModuleType] = {
     T5: t5,
-    GPT2: gpt2,
     Gemma4: gemma4,
     Bart: bart,
     T5Gemma: t5gemma,
@@ -90,7 +87,7 @@ def load_model(
     scan_layers: bool = False,
     weights: str | None = None,
     lora: str | StoragePath | None = None,
-) -> T5 | T5Decoder | Bart | T5Gemma | GPT2 | Llama:
+) -> T5 | T5Decoder | Bart | T5Gemma | Llama:
     """Reads a model of a directory in Hugging Face's layout, T5X's, MaxText's or Gemma's own.
 
     Args:
@@ -123,8 +120,8 @@ def load_model(
         adapter that names its model's directory.
 
     Returns:
-      The model of the family that ``model_type`` names; a ``Gemma`` or a ``Gemma4`` is a ``Llama``
-      too.
+      The model of the family that ``model_type`` names; a ``GPT2``, a ``Gemma`` or a ``Gemma4`` is
+      a ``Llama`` too.
       An encoder-decoder (``T5``, ``Bart``, ``T5Gemma``) has to be bound to inputs to decode.
 
     Raises:
@@ -228,7 +225,7 @@ def _started(model: Any, settings: Settings, path: StoragePath) -> Any:
 
 
 def save_model(
-    model: T5 | Bart | T5Gemma | GPT2 | Llama,
+    model: T5 | Bart | T5Gemma | Llama,
     directory: str | StoragePath,
     *,
     dtype: str | None = None,
@@ -274,5 +271,5 @@ def _check_dtype(dtype: str, *known: str) -> None:
         raise ValueError(f"dtype: expected {listed} or {known[-1]!r}, got {dtype!r}")
 
 
-def _dtype_of(model: T5 | Bart | T5Gemma | GPT2 | Llama) -> str:
+def _dtype_of(model: T5 | Bart | T5Gemma | Llama) -> str:
     return jnp.result_type(*jax.tree.leaves(model.params)).name

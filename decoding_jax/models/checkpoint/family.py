@@ -31,7 +31,6 @@ from decoding_jax.models.checkpoint.position_settings import (
 )
 from decoding_jax.models.decoder import DecoderConfig
 from decoding_jax.models.gemma4 import Gemma4Config
-from decoding_jax.models.gpt2 import GPT2Config
 from decoding_jax.models.llama import Llama, LlamaConfig
 from decoding_jax.models.t5 import T5Config
 
@@ -97,7 +96,7 @@ def _of(settings: Settings, value: Any) -> Any:
 _NAMED = {"int": int, "float": float, "bool": bool}
 _KINDS = {
     field.name: _NAMED[str(field.type).removesuffix(" | None")]
-    for config in (LlamaConfig, BartConfig, Gemma4Config, GPT2Config, T5Config)
+    for config in (LlamaConfig, BartConfig, Gemma4Config, T5Config)
     for field in dataclasses.fields(config)
     if str(field.type).removesuffix(" | None") in _NAMED
 }

@@ -84,7 +84,6 @@ class Weight(NamedTuple):
     Attributes:
       name: the name of the tensor.
       transposed: whether its two axes are transposed.
-      merged: whether its last axis is the last two axes of the parameter.
       rows: None, or the rows of the tensor that are the parameter.
       stacked: None, or the number of tensors that are stacked along the parameter's first axis. The
         name has braces in the place of the index of each.
@@ -94,7 +93,6 @@ class Weight(NamedTuple):
 
     name: str
     transposed: bool = False
-    merged: bool = False
     rows: Rows | None = None
     stacked: int | None = None
     view: View | None = None
@@ -113,8 +111,6 @@ class Weight(NamedTuple):
         if self.rows is not None:
             shape = shape[::-1] if self.transposed else shape
             return (self.rows.groups * self.rows.size, *shape[1:])
-        if self.merged:
-            return (*shape[:-2], shape[-2] * shape[-1])
         if self.view is not None:
             return self.view.shape
         return shape[::-1] if self.transposed else shape
@@ -247,11 +243,11 @@ def read_model(
             pieces: list[Callable[[Index], Any]] = []
             for name in weight.names:
                 tensor = tensors.slices(name, weight.stored_shape(shape_of_one))
-                pieces.append(functools.partial(_read_piece, tensor, weight, shape_of_one))
+                pieces.append(functools.partial(read_piece, tensor, weight))
             read = functools.partial(_stacked, pieces)
         else:
             tensor = tensors.slices(weight.name, weight.stored_shape(stored_shape))
-            read = functools.partial(_read_piece, tensor, weight, stored_shape)
+            read = functools.partial(read_piece, tensor, weight)
         if layout.mesh is None or stored_shape == shape:
             return read
         # A few heads, which are repeated for the mesh.
@@ -361,7 +357,7 @@ def placed(
     )
 
 
-def _read_piece(stored: Any, weight: Weight, shape: tuple[int, ...], index: Index) -> np.ndarray:
+def read_piece(stored: Any, weight: Weight, index: Index) -> np.ndarray:
     """A piece of a parameter, from the tensor that holds it."""
     if weight.rows is not None:
         piece = weight.rows.read(stored, index[::-1] if weight.transposed else index)
@@ -370,14 +366,7 @@ def _read_piece(stored: Any, weight: Weight, shape: tuple[int, ...], index: Inde
         return weight.view.of(stored[index[:1]])[(slice(None), *index[1:])]
     if weight.transposed:
         return stored[index[::-1]].T
-    if not weight.merged:
-        return stored[index]
-    *rest, columns = index
-    first, last, _ = columns.indices(shape[-1])
-    groups = range(*rest.pop().indices(shape[-2]))
-    size = shape[-1]
-    pieces = [stored[(*rest, slice(g * size + first, g * size + last))] for g in groups]
-    return np.stack(pieces, axis=-2)
+    return stored[index]
 
 
 def write_params(

@@ -12,7 +12,7 @@ from decoding_jax.models.checkpoint.families import (
     falcon,
     gemma,
     glm,
-    gpt_j,
+    gpt,
     gpt_neox,
     gpt_oss,
     granite,
@@ -36,10 +36,10 @@ FAMILIES: dict[str, Family] = {
         *(gemma.GEMMA, gemma.GEMMA2, gemma.GEMMA3, gemma.GEMMA3_WITH_IMAGES),
         *(olmo.OLMO, olmo.OLMO2, olmo.OLMO3),
         *(phi.PHI, phi.PHI3, arcee.ARCEE, arcee.NEMOTRON, cohere.COHERE, cohere.COHERE2),
-        *(glm.GLM, glm.GLM4, exaone4.EXAONE4, falcon.FALCON, gpt_j.GPT_J, gpt_neox.GPT_NEOX),
+        *(glm.GLM, glm.GLM4, exaone4.EXAONE4, falcon.FALCON, gpt.GPT_J, gpt_neox.GPT_NEOX),
         *(bloom.BLOOM, granite.GRANITE, opt.OPT, seed_oss.SEED_OSS, smollm3.SMOLLM3),
         *(mixtures.MIXTRAL, mixtures.OLMOE, mixtures.QWEN2_MOE, mixtures.QWEN3_MOE),
-        *(gpt_oss.GPT_OSS, gpt_j.GPT_NEO, bloom.MPT),
+        *(gpt_oss.GPT_OSS, gpt.GPT_NEO, gpt.GPT_2, bloom.MPT),
         *(stablelm.STABLELM, starcoder2.STARCODER2),
     )
 }

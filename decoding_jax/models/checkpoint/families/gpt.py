@@ -1,4 +1,4 @@
-"""GPT-J and GPT-Neo, in which layers with a window alternate with others.
+"""GPT-2; GPT-J; and GPT-Neo, in which layers with a window alternate with others.
 
 Wang & Komatsuzaki 2021, "GPT-J-6B: A 6 Billion Parameter Autoregressive Model"; Black et al. 2021,
 "GPT-Neo: Large Scale Autoregressive Language Modeling with Mesh-Tensorflow".
@@ -11,13 +11,29 @@ from typing import Any
 
 from decoding_jax.models.checkpoint.directory import Settings
 from decoding_jax.models.checkpoint.family import Family, Key
+from decoding_jax.models.checkpoint.params import View, Weight
 from decoding_jax.models.checkpoint.position_settings import read_window
+from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.llama import LlamaConfig
 from decoding_jax.models.view import is_local
 
-GPT_J = Family(
-    "gptj",
-    "GPTJForCausalLM",
+
+class _Columns(Family):
+    def _weight(self, own: str, shapes: Mapping[str, Any], config: LlamaConfig) -> Weight:
+        """See ``Family``. The kernels of layers are stored as ``[inputs, outputs]``."""
+        weight = super()._weight(own, shapes, config)
+        if not weight.transposed or own == "logits_dense/kernel":
+            return weight
+        if weight.rows is None:
+            return weight._replace(transposed=False)
+        _, size, first, last = weight.rows
+        shape = (shapes[f"layers_0/{own}"].shape[0], size)
+        return Weight(weight.name, view=View(shape, lambda tensor: tensor[:, first:last]))
+
+
+GPT_2 = _Columns(
+    "gpt2",
+    "GPT2LMHeadModel",
     {
         "vocab_size": Key("vocab_size"),
         "n_embd": Key("emb_dim"),
@@ -25,9 +41,45 @@ GPT_J = Family(
         "n_layer": Key("num_layers"),
         "n_inner": Key("mlp_dim", lambda settings: 4 * settings.size("n_embd")),
         "n_positions": Key("max_positions"),
-        "rotary_dim": Key("rotary_dim"),
         "activation_function": Key("activation", "gelu_new"),
         "layer_norm_epsilon": Key("norm_epsilon", 1e-5),
+        "tie_word_embeddings": Key("logits_via_embedding", True),
+    },
+    names={
+        "token_embedder": "transformer.wte",
+        "position_embedder": "transformer.wpe",
+        "final_norm": "transformer.ln_f",
+        "logits_dense": "lm_head",
+        "layers": "transformer.h",
+        "pre_attention_norm": "ln_1",
+        "pre_mlp_norm": "ln_2",
+        **dict.fromkeys(("attention/query", "attention/key", "attention/value"), "attn.c_attn"),
+        "attention/out": "attn.c_proj",
+        "mlp/up": "mlp.c_fc",
+        "mlp/down": "mlp.c_proj",
+    },
+    refused={
+        "add_cross_attention": False,
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+    },
+    # Older files contain the causal mask.
+    ignored=r"transformer\.h\.\d+\.attn\.(masked_)?bias",
+    model=GPT2,
+    config=GPT2Config,
+)
+_SEPARATE = {
+    "attention/query": "attn.q_proj",
+    "attention/key": "attn.k_proj",
+    "attention/value": "attn.v_proj",
+    "attention/out": "attn.out_proj",
+}
+GPT_J = Family(
+    "gptj",
+    "GPTJForCausalLM",
+    GPT_2.keys
+    | {
+        "rotary_dim": Key("rotary_dim"),
         "tie_word_embeddings": Key("logits_via_embedding", False),
     },
     {
@@ -38,21 +90,8 @@ GPT_J = Family(
         "mlp_bias": True,
         "logits_bias": True,
     },
-    {
-        "token_embedder": "transformer.wte",
-        "final_norm": "transformer.ln_f",
-        "logits_dense": "lm_head",
-        "layers": "transformer.h",
-        "pre_attention_norm": "ln_1",
-        "attention/query": "attn.q_proj",
-        "attention/key": "attn.k_proj",
-        "attention/value": "attn.v_proj",
-        "attention/out": "attn.out_proj",
-        "mlp/up": "mlp.fc_in",
-        "mlp/down": "mlp.fc_out",
-    },
-    # Older files contain the causal mask.
-    ignored=r"transformer\.h\.\d+\.attn\.(masked_)?bias",
+    GPT_2.names | _SEPARATE | {"mlp/up": "mlp.fc_in", "mlp/down": "mlp.fc_out"},
+    ignored=GPT_2.ignored,
 )
 
 
@@ -102,13 +141,7 @@ GPT_NEO = Family(
         "out_bias": True,
         "mlp_bias": True,
     },
-    {
-        **{name: x.replace("attn.", "attn.attention.") for name, x in GPT_J.names.items()},
-        "position_embedder": "transformer.wpe",
-        "pre_mlp_norm": "ln_2",
-        "mlp/up": "mlp.c_fc",
-        "mlp/down": "mlp.c_proj",
-    },
+    GPT_2.names | {name: x.replace("attn.", "attn.attention.") for name, x in _SEPARATE.items()},
     more=_layers,
     more_settings=_layer_settings,
     ignored=r"transformer\.h\.\d+\.attn\.attention\.(masked_)?bias",
