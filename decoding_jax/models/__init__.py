@@ -31,7 +31,7 @@ from decoding_jax.models.gemma import Gemma, GemmaConfig
 from decoding_jax.models.gemma4 import Gemma4, Gemma4Config
 from decoding_jax.models.gemma4_assistant import Gemma4Assistant, Gemma4AssistantConfig
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
-from decoding_jax.models.llama import Llama, LlamaConfig
+from decoding_jax.models.llama import Llama, LlamaConfig, for_long_texts
 from decoding_jax.models.multi_token import MultiTokenBlock, MultiTokenConfig
 from decoding_jax.models.positions import RopeScaling
 from decoding_jax.models.quantized import QuantizedArray, quantize
@@ -79,6 +79,7 @@ __all__ = [
     "T5GemmaConfig",
     "confident",
     "contrasted",
+    "for_long_texts",
     "from_t5x",
     "guided",
     "layers_contrasted",

@@ -557,3 +557,36 @@ class Llama(decoder.DecoderModel):
         """
         params, config = repeated_heads(self.params, self.config, size)
         return dataclasses.replace(self, params=params, config=config)
+
+
+def for_long_texts(model: Llama) -> Llama:
+    """The same network with ``longrope`` for texts that are longer than those of its training.
+
+    It rotates all tokens by the long factors, whatever the length of a row, as vLLM does. A network
+    as it is read has the short ones, and takes texts of up to ``original_max_positions``.
+    ``transformers`` chooses by the longest text of a batch, and computes all keys again where it
+    grows beyond that length. The two agree where each prompt is longer.
+
+    Args:
+      model: a network whose ``rope_scaling`` is ``longrope``, such as a Phi-3 with 128k positions.
+
+    Raises:
+      ValueError: for another network.
+
+    Example:
+      >>> scaling = positions.RopeScaling(
+      ...     "longrope", 4.0, original_max_positions=32, short_factors=(1.0,), long_factors=(3.0,))
+      >>> config = LlamaConfig(
+      ...     vocab_size=9, emb_dim=4, num_heads=2, num_kv_heads=1, head_dim=2, mlp_dim=8,
+      ...     num_layers=1, max_positions=32, rope_scaling=scaling)
+      >>> for_long_texts(Llama({}, config)).max_positions
+      128
+    """
+    scaling = getattr(model.config, "rope_scaling", None)
+    if scaling is None or scaling.kind != "longrope":
+        kind = None if scaling is None else scaling.kind
+        raise fields.error("model", "a network whose rope_scaling is longrope", kind)
+    longest = round(scaling.original_max_positions * scaling.factor)
+    scaling = dataclasses.replace(scaling, long_texts=True)
+    config = dataclasses.replace(model.config, rope_scaling=scaling, max_positions=longest)
+    return dataclasses.replace(model, config=config)

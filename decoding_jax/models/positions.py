@@ -48,9 +48,10 @@ class RopeScaling:
         None for that of the paper: ``0.1 log(factor) + 1``, or the root of 1 + log(factor) /
         log(original_max_positions).
       short_factors: in ``longrope``, what the frequencies are divided by in texts of up to
-        ``original_max_positions``, which are all that such a network takes here: those of a text
-        would change as it grows beyond them.
-      long_factors: in ``longrope``, those of longer texts, which are kept for its files.
+        ``original_max_positions``.
+      long_factors: in ``longrope``, those of longer texts.
+      long_texts: in ``longrope``, whether the factors are those of longer texts, see
+        ``models.for_long_texts``.
       query_growth: in ``yarn``, how much queries grow with each new multiple of
         ``original_max_positions`` (Llama 4; Ministral 3); see ``query_factor``.
 
@@ -74,6 +75,7 @@ class RopeScaling:
     short_factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
     query_growth: float = 0.0
+    long_texts: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -131,12 +133,14 @@ def frequencies(head_dim: int, theta: float, scaling: RopeScaling | None = None)
     if scaling is None or scaling.kind == "dynamic":
         return radians.astype(np.float32)
     if scaling.kind == "longrope":
-        if len(scaling.short_factors) != radians.size:
+        name = "long_factors" if scaling.long_texts else "short_factors"
+        factors = np.array(getattr(scaling, name))
+        if factors.size != radians.size:
             raise ValueError(
-                f"short_factors: expected {radians.size} numbers, half as many as dimensions of a"
-                f" head are rotated, got {len(scaling.short_factors)}"
+                f"{name}: expected {radians.size} numbers, half as many as dimensions of a head are"
+                f" rotated, got {factors.size}"
             )
-        return (radians / np.array(scaling.short_factors)).astype(np.float32)
+        return (radians / factors).astype(np.float32)
     keep: np.ndarray | float = 0.0
     if scaling.kind == "llama3":
         waves = scaling.original_max_positions * radians / (2 * math.pi)
