@@ -14,9 +14,10 @@ from jax import lax
 from decoding_jax.base import Array
 from decoding_jax.ops import precision
 
-Bias = Array | Callable[[Array], Array]
+Bias = Array | Callable[[Array, Array], Array]
 """Position biases, float32 ``[B, W, H, G, T, K]``-broadcastable, or the function that computes them
-from distances, int32 ``[B, W, T, K]``-broadcastable: query minus key position."""
+from distances, query minus key position, and from the positions of keys. Both are int32 and
+``[B, W, T, K]``-broadcastable."""
 
 
 class Part(NamedTuple):
@@ -127,7 +128,7 @@ def scores(query: Array, part: Part, scale: Scale, first: Array | int = 0) -> Ar
             mask = mask & (distance >= part.least_distance)
         if part.window is not None:
             mask = mask & (distance < part.window)
-        bias = bias(distance) if callable(bias) else bias
+        bias = bias(distance, key[None, None, None]) if callable(bias) else bias
     assert not callable(bias), "biases by distance need positions"
     score = score if bias is None else score + bias
     return jnp.where(mask[:, :, None, None], score, -jnp.inf)

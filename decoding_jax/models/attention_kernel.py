@@ -286,7 +286,8 @@ def _prepared(part: Part, query: Array) -> Part:
     size, bias = part.num_keys, part.bias
     if callable(bias):
         assert part.position is not None
-        bias = bias(part.position[..., None] - jnp.arange(size, dtype=jnp.int32)[None, None, None])
+        key = jnp.arange(size, dtype=jnp.int32)[None, None, None]
+        bias = bias(part.position[..., None] - key, key)
     used = jnp.where(part.mask, jnp.arange(1, size + 1, dtype=jnp.int32)[None, None, None], 0).max(
         (2, 3)
     )

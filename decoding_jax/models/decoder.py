@@ -143,16 +143,19 @@ class DecoderNetwork(nn.Module):
         """The number of later tokens of a prompt that a token sees in this layer; None for all."""
         return 0
 
-    def prompt_biases(self, position: Array, size: int) -> Callable[[Any], Bias | None]:
+    def prompt_biases(
+        self, position: Array, size: int, before: int = 0
+    ) -> Callable[[Any], Bias | None]:
         """A function from a layer to its position biases in a prompt.
 
         Args:
           position: int32 ``[b, w, T]``, the positions of the queries.
           size: the number of the prompt's keys.
+          before: the number of tokens of a shared prefix, from which positions are not counted.
         """
         return lambda layer: None
 
-    def biases(self, seen: view.View) -> Callable[[Any], view.Biases | None]:
+    def biases(self, seen: view.View, before: int = 0) -> Callable[[Any], view.Biases | None]:
         """A function from a layer to its position biases in an ``extend``."""
         return lambda layer: None
 
@@ -260,7 +263,7 @@ class DecoderNetwork(nn.Module):
         """
         size = tokens.shape[1]
         position = jnp.arange(size, dtype=jnp.int32)[None, None]
-        bias_of = self.prompt_biases(position, size)
+        bias_of = self.prompt_biases(position, size, _size(prefix))
         position, after = self._after(prefix, position)
 
         def cache_of(layer: Any, index: Any, *_: Any) -> view.LayerCache:
@@ -296,7 +299,7 @@ class DecoderNetwork(nn.Module):
           The hidden states ``[B, 1, C, D]``, and ``prompt`` with the tokens.
         """
         position = first + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None, None]
-        bias_of = self.prompt_biases(position, caches.num_keys(prompt))
+        bias_of = self.prompt_biases(position, caches.num_keys(prompt), _size(prefix))
         after_all, after = self._after(prefix, position)
 
         def cache_of(layer: Any, index: Any, _: None, held: KeyValue) -> view.LayerCache:
@@ -331,7 +334,7 @@ class DecoderNetwork(nn.Module):
           The hidden states ``[B, W, T, D]``, and the cache with the new tokens.
         """
         seen, cache = view.view_of(cache, tokens.shape[-1], start, visible, position)
-        bias_of = self.biases(seen)
+        bias_of = self.biases(seen, _size(prefix))
         after_all, after = self._after(prefix, seen.position)
 
         def cache_of(layer: Any, index: Any, prompt: KeyValue, slots: KeyValue) -> view.LayerCache:
@@ -359,6 +362,11 @@ class DecoderNetwork(nn.Module):
     def __call__(self, tokens: Array, length: Array) -> Array:
         """The logits ``[B, P, V]`` after each of ``tokens [B, P]``."""
         return self.project(self.prefill(tokens, length)[0].last)[:, 0]
+
+
+def _size(prefix: Layers | None) -> int:
+    """The number of tokens of a prefix that all rows share."""
+    return 0 if prefix is None else caches.num_keys(prefix)
 
 
 class DecoderShape:

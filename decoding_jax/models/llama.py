@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import traverse_util
+from jax import lax
 
 from decoding_jax import fields
 from decoding_jax.base import Array
@@ -140,6 +141,8 @@ class LlamaConfig(decoder.DecoderConfig):
         width of the layers (OPT-350M).
       embedding_norm: whether the embeddings are normalised (BLOOM).
       linear_biases: whether the attention's logits fall with the distance (ALiBi; BLOOM).
+      rounded_biases: whether they grow with the position of the key instead, by products that are
+        rounded to bfloat16 and divided by the root of the size of a head (Falcon).
       attention_sinks: whether each query head has one logit more, which no value belongs to
         (gpt-oss).
 
@@ -190,6 +193,7 @@ class LlamaConfig(decoder.DecoderConfig):
     token_dim: int | None = fields.count(default=None)
     embedding_norm: bool = fields.switch(default=False)
     linear_biases: bool = fields.switch(default=False)
+    rounded_biases: bool = fields.switch(default=False)
     attention_sinks: bool = fields.switch(default=False)
     num_experts: int | None = fields.count(default=None)
     experts_per_token: int = fields.count(default=1)
@@ -485,21 +489,36 @@ class LlamaNetwork(decoder.DecoderNetwork):
         none = (jnp.ones_like(angles[0]), jnp.zeros_like(angles[1]), *angles[2:])
         return _either(view.is_local(cfg.rotary_pattern, index), angles, none)
 
-    def linear_bias(self, distance: Array) -> Array:
-        """The biases ``[b, w, H, G, T, K]`` of distances ``[b, w, T, K]``."""
+    def linear_bias(self, before: int, distance: Array, key: Array) -> Array:
+        """The biases ``[b, w, H, G, T, K]`` of distances and keys ``[b, w, T, K]``.
+
+        Those that are rounded grow with the position of a key, of which ``before`` is not counted.
+        """
         cfg = self.config
-        slopes = jnp.asarray(positions.linear_slopes(cfg.num_heads))
-        slopes = slopes.reshape(1, 1, cfg.num_kv_heads, -1, 1, 1)
-        return -slopes * distance[:, :, None, None].astype(jnp.float32)
+        slopes = positions.linear_slopes(cfg.num_heads).reshape(1, 1, cfg.num_kv_heads, -1, 1, 1)
+        if not cfg.rounded_biases:
+            return -jnp.asarray(slopes) * distance[:, :, None, None].astype(jnp.float32)
 
-    def prompt_biases(self, position: Array, size: int) -> Callable[[Any], attention.Bias | None]:
-        return lambda layer: self.linear_bias if self.config.linear_biases else None
+        def rounded(x: Array) -> Array:  # as a conversion to bfloat16, which XLA may leave out
+            return lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
 
-    def biases(self, seen: view.View) -> Callable[[Any], view.Biases | None]:
+        place = rounded((key + before)[:, :, None, None].astype(jnp.float32))
+        return rounded(rounded(jnp.asarray(slopes)) * place) * cfg.head_dim**-0.5
+
+    def prompt_biases(
+        self, position: Array, size: int, before: int = 0
+    ) -> Callable[[Any], attention.Bias | None]:
+        bias = functools.partial(self.linear_bias, before) if self.config.linear_biases else None
+        return lambda layer: bias
+
+    def biases(self, seen: view.View, before: int = 0) -> Callable[[Any], view.Biases | None]:
         if not self.config.linear_biases:
             return lambda layer: None
-        found = view.Biases(self.linear_bias, self.linear_bias(seen.slot_distance))
-        return lambda layer: found  # a token has no distance to itself
+        bias = functools.partial(self.linear_bias, before)
+        new = seen.position[:, :, None]
+        slots = bias(seen.slot_distance, seen.position[..., None] - seen.slot_distance)
+        found = view.Biases(bias, slots, bias(jnp.zeros_like(new), new))
+        return lambda layer: found
 
     def window(self, index: int | Array) -> view.Window:
         return view.window_of(self.config.window, self.config.window_pattern, index)

@@ -276,8 +276,8 @@ class RelativePositionBiases(nn.Module):
             jnp.float32,
         )
 
-    def by_distance(self) -> Callable[[Array], Array]:
-        """The function that ``__call__`` is, to be called outside the module too."""
+    def by_distance(self) -> Callable[..., Array]:
+        """The function that ``__call__`` is, to be called outside the module too, as a ``Bias``."""
         buckets = relative_buckets(
             self.num_buckets, self.max_distance, bidirectional=self.bidirectional
         )
@@ -301,8 +301,8 @@ WHOLE = 2**22
 """The largest number of biases that are held whole."""
 
 
-def _at(biases: Array, distance: Array) -> Array:
-    """The biases ``[b, w, H, 1, T, K]`` of ``distance [b, w, T, K]``.
+def _at(biases: Array, distance: Array, key: Array | None = None) -> Array:
+    """The biases ``[b, w, H, 1, T, K]`` of ``distance [b, w, T, K]``, at any position of the key.
 
     Args:
       biases: float32 ``[H, 2 * max_distance + 1]``, by distance from ``-max_distance``.

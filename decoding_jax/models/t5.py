@@ -340,10 +340,12 @@ class Stack(decoder.DecoderNetwork):
         shared = bias(self.relpos_bias)
         return lambda _: shared
 
-    def prompt_biases(self, position: Array, size: int) -> Callable[[Any], attention.Bias]:
+    def prompt_biases(
+        self, position: Array, size: int, before: int = 0
+    ) -> Callable[[Any], attention.Bias]:
         return self.bias_of(lambda b: b.of_keys(position, size))
 
-    def biases(self, seen: view.View) -> Callable[[Any], view.Biases]:
+    def biases(self, seen: view.View, before: int = 0) -> Callable[[Any], view.Biases]:
         zero = jnp.zeros((1, 1, 1, 1), jnp.int32)
         size = seen.prompt_mask.shape[-1]
         return self.bias_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from examples import DATA, FAMILIES
 from families import BART, VOCAB, torch_model, unscaled
 from variants import VARIANTS
 
+from decoding_jax.models import Llama, for_long_texts
 from decoding_jax.models.checkpoint import load_model, save_model
 from decoding_jax.models.checkpoint.directory import Settings
 from decoding_jax.models.checkpoint.families import FAMILIES as FAMILY
@@ -133,6 +135,34 @@ def test_inputs_that_end_around_the_borders_of_blocks(family: str, tmp_path: Pat
     reference = torch_reference(model, asked)
     want = np.stack([reference(row, [])[0] for row in range(18)])
     np.testing.assert_allclose(output.logits[:, 0, 0], want, atol=1e-4)
+
+
+@pytest.mark.exhaustive
+def test_prompts_longer_than_in_training(tmp_path: Path) -> None:
+    """With longrope, transformers rotates all tokens of such a text by the long factors."""
+    reference = torch_model("phi3_long", seed=1)
+    reference.save_pretrained(tmp_path / "phi3")
+    model = load_model(tmp_path / "phi3")
+    long = for_long_texts(model)
+    assert (model.max_positions, long.max_positions) == (32, 64)
+    draw = np.random.default_rng(2)
+    asked = {
+        "prompt": draw.integers(1, 40, (exam.ROWS, 40), dtype=np.int32),
+        "length": np.array([33, 40, 37], np.int32),
+    }
+    tokens = draw.integers(1, 40, (exam.ROWS, exam.LANES, exam.STEPS), dtype=np.int32)
+    output, cache = exam.prefill(long, asked["prompt"], asked["length"])
+    block, _ = exam.extend(long, cache, tokens, 0)
+    answer = torch_reference(reference, asked)
+    for row, lane in np.ndindex(exam.ROWS, exam.LANES):
+        want = answer(row, tokens[row, lane].tolist())
+        found = np.concatenate([output.logits[row, 0], block.logits[row, lane]])
+        np.testing.assert_allclose(found, want, atol=2e-5)
+    with pytest.raises(ValueError, match=r"^max_positions: expected 32 in phi3, the nearest"):
+        save_model(long, tmp_path / "long")
+    other = Llama(model.params, dataclasses.replace(model.config, rope_scaling=None))
+    with pytest.raises(ValueError, match=r"whose rope_scaling is longrope, got None$"):
+        for_long_texts(other)
 
 
 @pytest.mark.exhaustive

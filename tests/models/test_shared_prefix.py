@@ -52,6 +52,11 @@ MODELS: dict[str, tuple[Any, Any]] = {
             logit_soft_cap=30.0,
         ),
     ),
+    # The biases of keys are of their positions in the whole text.
+    "falcon": (
+        Llama,
+        LlamaConfig(**ROTARY, linear_biases=True, rounded_biases=True, rotary_pattern=(False,)),
+    ),
     "narrow": (Llama, LlamaConfig(**ROTARY, window=3)),
     "gpt_neox": (
         Llama,
@@ -130,6 +135,7 @@ CASES = [
             ("llama", "contrastive_search", {"prefill_chunk": 3}),
             ("gemma", "beam_search", {"scan_layers": True, "prefill_chunk": 3}),
             ("gpt2", "greedy", {}),
+            ("falcon", "best_k_search", {"prefill_chunk": 3}),
             ("t5_decoder", "beam_search", {"prefill_chunk": 3}),
         ]
     ),

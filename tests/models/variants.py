@@ -207,6 +207,20 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "StableLmConfig",
         {**FAMILIES["stablelm"][1], "use_parallel_residual": False, "use_qkv_bias": False},
     ),
+    "falcon_alibi": (
+        "FalconConfig",
+        {
+            **FAMILIES["falcon"][1],
+            "hidden_size": 32,
+            "num_attention_heads": 16,  # with slopes that bfloat16 rounds
+            "num_kv_heads": None,
+            "new_decoder_architecture": False,
+            "multi_query": False,
+            "parallel_attn": False,
+            "bias": True,
+            "alibi": True,
+        },
+    ),
     "phi3_long": (
         "Phi3Config",
         {

@@ -1,4 +1,4 @@
-"""Falcon with rotary positions: one or a few key-value heads, and parallel parts.
+"""Falcon: one or a few key-value heads, parallel parts, and rotary positions or linear biases.
 
 Almazrouei et al. 2023, "The Falcon Series of Open Language Models".
 """
@@ -24,10 +24,12 @@ def _more(settings: Settings, fields: Mapping[str, Any]) -> dict[str, Any]:
     if new:
         settings.refuse(parallel_attn=True)
         parallel: str | None = "two_norms" if norms == 2 else "one_norm"
-        return {"num_kv_heads": settings.size("num_kv_heads", heads), "parallel": parallel}
-    parallel = "one_norm" if settings.get("parallel_attn", bool, True) else None
-    several = not settings.get("multi_query", bool, True)
-    return {"num_kv_heads": heads if several else 1, "parallel": parallel}
+        heads = settings.size("num_kv_heads", heads)
+    else:
+        parallel = "one_norm" if settings.get("parallel_attn", bool, True) else None
+        heads = 1 if settings.get("multi_query", bool, True) else heads
+    rotated = (not fields["linear_biases"],)
+    return {"num_kv_heads": heads, "parallel": parallel, "rotary_pattern": rotated}
 
 
 def _more_settings(config: LlamaConfig) -> dict[str, Any]:
@@ -62,11 +64,11 @@ FALCON = _Falcon(
         "activation": Key("activation", "gelu"),
         "layer_norm_epsilon": Key("norm_epsilon", 1e-5),
         "bias": Key("qkv_bias out_bias mlp_bias", False),
+        "alibi": Key("linear_biases rounded_biases", False),
         "tie_word_embeddings": Key("logits_via_embedding", True),
     },
     {"norm": "layer", "gated": False},
     BLOOM.names,
-    refused={"alibi": False},
     positions=2048,
     by_head=True,
     more=_more,
