@@ -30,7 +30,7 @@ from decoding_jax.pytrees import pytree
 
 Angles: TypeAlias = Any
 """The cosines and sines of the angles of positions, from ``positions.rotation``, and in some
-networks factors of queries, ``[..., T]``."""
+networks factors of queries, ``[..., T]``; or None where queries and keys are not rotated."""
 
 
 def repeated_heads(params: Any, config: Any, size: int) -> tuple[Any, Any]:
@@ -305,7 +305,7 @@ class LlamaAttention(nn.Module):
             return new
         return new._replace(key=norm(new.key))
 
-    def read(self, x: Array, parts: list[attention.Part], angles: Angles | None = None) -> Array:
+    def read(self, x: Array, parts: list[attention.Part], angles: Angles = None) -> Array:
         """The attention of ``x`` to keys and values, with queries that are rotated or not.
 
         The keys may be those of another network, whose dtype the queries take.
@@ -339,7 +339,7 @@ class LlamaAttention(nn.Module):
         return positions.rotate(x, cosine, sine, interleaved=self.config.rotary_interleaved)
 
     def __call__(
-        self, x: Array, layer_cache: view.LayerCache, angles: Angles | None
+        self, x: Array, layer_cache: view.LayerCache, angles: Angles
     ) -> tuple[Array, caches.KeyValue]:
         new = self.keys(x)
         # Keys are stored after their rotation, which is applied once, when the token is new.
@@ -382,7 +382,7 @@ class LlamaLayer(nn.Module):
             self.post_attention_norm, self.post_mlp_norm = norm(cfg), norm(cfg)
 
     def attention_part(
-        self, x: Array, layer_cache: view.LayerCache, angles: Angles | None
+        self, x: Array, layer_cache: view.LayerCache, angles: Angles
     ) -> tuple[Array, caches.KeyValue]:
         """What the attention adds to ``x``, and the updated cache."""
         place = self.config.norm_place
@@ -407,7 +407,7 @@ class LlamaLayer(nn.Module):
         return y if scale is None else y * jnp.asarray(scale, y.dtype)
 
     def attended(
-        self, x: Array, layer_cache: view.LayerCache, angles: Angles | None
+        self, x: Array, layer_cache: view.LayerCache, angles: Angles
     ) -> tuple[Array, caches.KeyValue]:
         """The output of the first part, and the updated cache."""
         y, stored = self.attention_part(x, layer_cache, angles)
@@ -420,7 +420,7 @@ class LlamaLayer(nn.Module):
         return self.post_mlp_norm(y) if self.config.norm_place == "sum" else y
 
     def __call__(
-        self, x: Array, layer_cache: view.LayerCache, angles: Angles | None
+        self, x: Array, layer_cache: view.LayerCache, angles: Angles
     ) -> tuple[Array, caches.KeyValue]:
         y, stored = self.attended(x, layer_cache, angles)
         if self.config.parallel is not None:
@@ -479,7 +479,7 @@ class LlamaNetwork(decoder.DecoderNetwork):
         local = positions.rotation(position, size, cfg.local_rope_theta)
         return x, (angles, (*local, *angles[2:]))
 
-    def positions_of(self, positions: Any, index: int | Array) -> Angles | None:
+    def positions_of(self, positions: Any, index: int | Array) -> Angles:
         cfg = self.config
         angles, for_local = positions
         if cfg.local_rope_theta is not None:

@@ -77,8 +77,8 @@ _SEPARATE = {
 GPT_J = Family(
     "gptj",
     "GPTJForCausalLM",
-    GPT_2.keys
-    | {
+    {
+        **GPT_2.keys,
         "rotary_dim": Key("rotary_dim"),
         "tie_word_embeddings": Key("logits_via_embedding", False),
     },
@@ -90,7 +90,7 @@ GPT_J = Family(
         "mlp_bias": True,
         "logits_bias": True,
     },
-    GPT_2.names | _SEPARATE | {"mlp/up": "mlp.fc_in", "mlp/down": "mlp.fc_out"},
+    {**GPT_2.names, **_SEPARATE, "mlp/up": "mlp.fc_in", "mlp/down": "mlp.fc_out"},
     ignored=GPT_2.ignored,
 )
 
@@ -141,7 +141,7 @@ GPT_NEO = Family(
         "out_bias": True,
         "mlp_bias": True,
     },
-    GPT_2.names | {name: x.replace("attn.", "attn.attention.") for name, x in _SEPARATE.items()},
+    {**GPT_2.names, **{k: x.replace("attn.", "attn.attention.") for k, x in _SEPARATE.items()}},
     more=_layers,
     more_settings=_layer_settings,
     ignored=r"transformer\.h\.\d+\.attn\.attention\.(masked_)?bias",
