@@ -26,7 +26,7 @@ def drawn(seed, *shape):
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def biases(distance, table=TABLE):
+def biases(distance, key=None, table=TABLE):
     return jnp.moveaxis(jnp.asarray(table)[:, distance + P], 0, 2)[:, :, :, None]
 
 
@@ -123,7 +123,9 @@ def test_blocks_of_many_lanes_are_the_whole(small_blocks, num_queries):
     seen = np.arange(5) <= depth[..., None] + np.zeros((1, 1, num_queries, 1), int)
 
     def run(query, position):
-        prompt = Part(*PROMPT[1:], real(), lambda d: biases(jnp.minimum(d, P)), position=position)
+        prompt = Part(
+            *PROMPT[1:], real(), lambda d, key: biases(jnp.minimum(d, P)), position=position
+        )
         return attend(query, [prompt, Part(*slots, seen, used=jnp.int32(5))], 0.5)
 
     prompt = (*PROMPT[1:], np.broadcast_to(real(), (B, W, num_queries, P)), array)

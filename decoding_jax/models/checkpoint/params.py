@@ -34,6 +34,9 @@ _LAYERS = re.compile(r"\blayers/")
 class Rows(NamedTuple):
     """The rows of a tensor that are a parameter's, where several parameters share a tensor.
 
+    They are the entries of the parameter's last axis, which is the first one of a transposed
+    tensor. Of another one, they are the columns.
+
     Attributes:
       groups: the number of groups that the rows are divided into, of one size.
       size: the number of rows of a group.
@@ -109,8 +112,8 @@ class Weight(NamedTuple):
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the tensor of a parameter of this shape."""
         if self.rows is not None:
-            shape = shape[::-1] if self.transposed else shape
-            return (self.rows.groups * self.rows.size, *shape[1:])
+            shape = (*shape[:-1], self.rows.groups * self.rows.size)
+            return shape[::-1] if self.transposed else shape
         if self.view is not None:
             return self.view.shape
         return shape[::-1] if self.transposed else shape
@@ -360,13 +363,23 @@ def placed(
 def read_piece(stored: Any, weight: Weight, index: Index) -> np.ndarray:
     """A piece of a parameter, from the tensor that holds it."""
     if weight.rows is not None:
-        piece = weight.rows.read(stored, index[::-1] if weight.transposed else index)
-        return piece.T if weight.transposed else piece
+        tensor = stored if weight.transposed else _Transposed(stored)
+        return weight.rows.read(tensor, index[::-1]).T
     if weight.view is not None:
         return weight.view.of(stored[index[:1]])[(slice(None), *index[1:])]
     if weight.transposed:
         return stored[index[::-1]].T
     return stored[index]
+
+
+class _Transposed:
+    """A tensor with its axes in the other order, of which parts are read."""
+
+    def __init__(self, tensor: Any):
+        self._tensor = tensor
+
+    def __getitem__(self, index: Index) -> np.ndarray:
+        return self._tensor[index[::-1]].T
 
 
 def write_params(
@@ -388,8 +401,8 @@ def write_params(
             weight.view.of(whole)[...] = value
             continue
         if weight.rows is not None:
-            part = weight.rows.of(whole)
-            part[...] = (value.T if weight.transposed else value).reshape(part.shape)
+            part = weight.rows.of(whole if weight.transposed else whole.T)
+            part[...] = value.T.reshape(part.shape)
             continue
         value = value.T if weight.transposed else value.reshape(weight.stored_shape(value.shape))
         tensors[weight.name] = np.ascontiguousarray(value)

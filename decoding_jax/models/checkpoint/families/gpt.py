@@ -11,7 +11,7 @@ from typing import Any
 
 from decoding_jax.models.checkpoint.directory import Settings
 from decoding_jax.models.checkpoint.family import Family, Key
-from decoding_jax.models.checkpoint.params import View, Weight
+from decoding_jax.models.checkpoint.params import Weight
 from decoding_jax.models.checkpoint.position_settings import read_window
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.llama import LlamaConfig
@@ -22,13 +22,7 @@ class _Columns(Family):
     def _weight(self, own: str, shapes: Mapping[str, Any], config: LlamaConfig) -> Weight:
         """See ``Family``. The kernels of layers are stored as ``[inputs, outputs]``."""
         weight = super()._weight(own, shapes, config)
-        if not weight.transposed or own == "logits_dense/kernel":
-            return weight
-        if weight.rows is None:
-            return weight._replace(transposed=False)
-        _, size, first, last = weight.rows
-        shape = (shapes[f"layers_0/{own}"].shape[0], size)
-        return Weight(weight.name, view=View(shape, lambda tensor: tensor[:, first:last]))
+        return weight._replace(transposed=own == "logits_dense/kernel")
 
 
 GPT_2 = _Columns(
