@@ -54,10 +54,15 @@ def test_a_mesh_decodes_the_same_tokens(family: str) -> None:
     tokens = np.array([[1, 2, 3, 4], [3, 0, 0, 0], [4, 5, 0, 0], [9, 8, 7, 0]], np.int32)
     prompt = Prompt(tokens, np.array([4, 1, 2, 3], np.int32))
     model = load_model(FIXTURES / family)
-    shape = (8, 1) if model.config.num_heads % 2 else (4, 2)
+    shape = (8, 1) if any(n % 2 for n in model.sharded_sizes.values()) else (4, 2)
     placed = load_model(FIXTURES / family, mesh=jax.make_mesh(shape, ("data", "model")))
     found = greedy(placed, prompt, max_new_tokens=6)
     np.testing.assert_array_equal(found.tokens, greedy(model, prompt, max_new_tokens=6).tokens)
+
+
+def test_a_mesh_has_to_divide_the_experts() -> None:
+    with pytest.raises(ValueError, match="expected a divisor of num_experts = 5, got model=2"):
+        load_model(FIXTURES / "qwen2_moe", mesh=jax.make_mesh((4, 2), ("data", "model")))
 
 
 @pytest.mark.exhaustive
