@@ -22,13 +22,15 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from decoding_jax.base import Array
-from decoding_jax.models import layers
+from decoding_jax.models import layers, stack
 from decoding_jax.models.quantized import QuantizedArray
 from decoding_jax.ops import precision
 from decoding_jax.sharding import meshes
 
 BLOCK = 64
 """The largest number of rows that ``in_blocks`` multiplies at a time."""
+ROWS = 16
+"""``in_place`` pads rows to a multiple; for fewer than eight the compiler reads all experts."""
 
 
 def widened(kernel: Any, x: Array) -> Array:
@@ -47,10 +49,27 @@ def ragged(x: Array, kernel: Any, sizes: Array) -> Array:
     return _ragged(x, widened(kernel, x), sizes)
 
 
-def narrow(x: Array, kernel: Any, sizes: Array) -> Array:
-    """As ``ragged``, for a TPU, which multiplies int8 as it is: widened, all of it is written."""
-    is_narrow = isinstance(kernel, jax.Array) and kernel.dtype == jnp.int8
-    return _ragged(x, kernel, sizes) if is_narrow else ragged(x, kernel, sizes)
+def of_layer(kernel: Any, layer: Array | None) -> Any:
+    """The kernel of a layer, of one that is stacked over layers if ``layer`` is not None."""
+    if layer is None:
+        return kernel
+    return jax.tree.map(lambda k: lax.dynamic_index_in_dim(k, layer, keepdims=False), kernel)
+
+
+def in_place(x: Array, kernel: Any, sizes: Array, layer: Array | None) -> Array:
+    """As ``ragged``, for a TPU, whose kernel reads the experts that have rows where they lie.
+
+    It takes int8 as it is, which would else be written wide, and the experts of all layers, of
+    which no other layer's have rows; the layer's would else be copied.
+    """
+    if not (isinstance(kernel, jax.Array) and kernel.dtype in (x.dtype, jnp.int8)):
+        return ragged(x, of_layer(kernel, layer), sizes)
+    if layer is not None:
+        none = jnp.zeros(kernel.shape[:2], jnp.int32)
+        sizes = lax.dynamic_update_index_in_dim(none, sizes, layer, 0).reshape(-1)
+        kernel = kernel.reshape(-1, *kernel.shape[2:])
+    rows = x.shape[0]
+    return _ragged(jnp.pad(x, ((0, -rows % ROWS), (0, 0))), kernel, sizes)[:rows]
 
 
 def _ragged(x: Array, kernel: Array, sizes: Array) -> Array:
@@ -91,23 +110,42 @@ class Linear(NamedTuple):
     """A linear map of each expert.
 
     Attributes:
-      kernel: ``[E, D, F]``, an array or a ``QuantizedArray``.
+      kernel: ``[E, D, F]``, an array or a ``QuantizedArray``, or ``[N, E, D, F]`` of N layers.
       bias: None or ``[E, F]``.
+      layer: None, or the number of the layer of ``kernel``.
     """
 
     kernel: Any
     bias: Array | None
+    layer: Array | None
 
     def __call__(self, x: Array, expert: Array, sizes: Array, dtype: str) -> Array:
         """The map of ``x [M, D]``, ordered by ``expert [M]`` with ``sizes [E]``, in float32."""
         kernel, scale = self.kernel, None
-        if isinstance(kernel, QuantizedArray) and kernel.scale.shape[1] == 1:
+        if isinstance(kernel, QuantizedArray) and kernel.scale.shape[-2] == 1:
             # Integers are multiplied, as in ``QuantizedArray.product``.
-            kernel, scale = self.kernel.values, self.kernel.scale[:, 0]
-        left = x.astype(dtype)
-        y = lax.platform_dependent(left, kernel, sizes, cpu=in_blocks, tpu=narrow, default=ragged)
+            kernel = self.kernel.values
+            scale = of_layer(self.kernel.scale, self.layer).squeeze(-2)
+
+        def here(way: Callable[[Array, Any, Array], Array]) -> Callable[..., Array]:
+            return lambda x, kernel, sizes, layer: way(x, of_layer(kernel, layer), sizes)
+
+        ways = {"cpu": here(in_blocks), "tpu": in_place, "default": here(ragged)}
+        y = lax.platform_dependent(x.astype(dtype), kernel, sizes, self.layer, **ways)
         y = y if scale is None else y * scale[expert].astype(jnp.float32)
         return y if self.bias is None else y + self.bias[expert].astype(jnp.float32)
+
+    def specs(self, axis: str | None) -> Any:
+        """The layouts of these arrays, with experts over an axis of a mesh."""
+        kernel = (axis,) if self.layer is None else (None, axis)
+        specs: Any = PartitionSpec(*kernel), PartitionSpec(axis), PartitionSpec()
+        return Linear(*specs)
+
+    @property
+    def num_experts(self) -> int:
+        """E."""
+        count: int = self.kernel.shape[-3]
+        return count
 
 
 class ExpertDense(nn.Module):
@@ -130,11 +168,12 @@ class ExpertDense(nn.Module):
         """The map."""
         init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal", 1, 2, 0)
         shape = (self.num_experts, self.inputs, self.features)
-        kernel = self.param("kernel", init, shape, jnp.float32)
-        if not self.use_bias:
-            return Linear(kernel, None)
-        zeros = nn.initializers.zeros_init()
-        return Linear(kernel, self.param("bias", zeros, (shape[0], shape[2]), jnp.float32))
+        kernel, bias = self.param("kernel", init, shape, jnp.float32), None
+        if self.use_bias:
+            zeros = nn.initializers.zeros_init()
+            bias = self.param("bias", zeros, (shape[0], shape[2]), jnp.float32)
+        kernel, layer = stack.of_all_layers(self, "kernel") or (kernel, None)
+        return Linear(kernel, bias, layer)
 
 
 class Experts(nn.Module):
@@ -181,7 +220,7 @@ class Experts(nn.Module):
             return self.summed(maps, tokens, weight, expert)
         run = jax.shard_map(
             functools.partial(self.summed, axis=own),
-            in_specs=(PartitionSpec(own), row, row, row),
+            in_specs=({name: m.specs(own) for name, m in maps.items()}, row, row, row),
             out_specs=row,
             axis_names={n for n in (meshes.DATA, meshes.MODEL) if meshes.axis_size(n) is not None},
             check_vma=False,
@@ -206,7 +245,7 @@ class Experts(nn.Module):
           axis: None, or the axis of the mesh that the experts lie over.
         """
         cfg = self.config
-        chosen, count = expert.shape[1], next(iter(maps.values())).kernel.shape[0]
+        chosen, count = expert.shape[1], next(iter(maps.values())).num_experts
         expert = expert.reshape(-1)
         if axis is not None:
             expert = expert - lax.axis_index(axis) * count

@@ -7,9 +7,11 @@ axis, a prompt's keys as ``[B, N, H, P, d]``, and those of slots as ``[B, W, N, 
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +31,48 @@ RunLayer = Callable[[Any, Array, int | Array, Any, Any], tuple[Array, Any]]
 the arrays that the layer updates, before and after. Where layers are scanned, ``index`` is an int32
 scalar, and these arrays are the stacked ones of all layers. Otherwise they are those of this layer.
 """
+
+
+class _Scanned(NamedTuple):
+    """The layer that is traced in a scan: its path, all layers' parameters, and its index."""
+
+    path: tuple[str, ...]
+    params: Any
+    layer: Array
+
+
+_SCANNED: contextvars.ContextVar[_Scanned | None] = contextvars.ContextVar("scanned", default=None)
+
+
+@contextlib.contextmanager
+def _scanning(layer: nn.Module, params: Any, index: Array) -> Iterator[None]:
+    token = _SCANNED.set(_Scanned(layer.path, params, index))
+    try:
+        yield
+    finally:
+        _SCANNED.reset(token)
+
+
+def of_all_layers(module: nn.Module, name: str) -> tuple[Any, Array] | None:
+    """A parameter as it is stacked over all layers, and the index of the layer that is traced.
+
+    What is not computed by XLA itself, such as a ragged product on a TPU, is given a copy of the
+    layer that a scan cuts from the stack. It may take its part of the stack instead.
+
+    Args:
+      module: a module in a layer.
+      name: the name of its parameter.
+
+    Returns:
+      None outside of a scan, and while parameters are initialized.
+    """
+    scanned = _SCANNED.get()
+    if scanned is None or not scanned.params:
+        return None
+    found = scanned.params
+    for part in (*module.path[len(scanned.path) :], name):
+        found = found[part]
+    return found, scanned.layer
 
 
 def make_layers(
@@ -88,9 +132,12 @@ def run_layers(
             states.append(x)
         return x, tuple(new), tuple(states[count] for count in features)
 
+    params = layers.variables.get("params")
+
     def body(layer: Any, carry: tuple[Array, Any, Any], index: Array, read: Any) -> Any:
         x, held, states = carry
-        x, new = run(layer, x, index, read, held)
+        with _scanning(layer, params, index):
+            x, new = run(layer, x, index, read, held)
         states = [
             jnp.where(index + 1 == n, x, kept) for n, kept in zip(features, states, strict=True)
         ]

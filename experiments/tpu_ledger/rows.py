@@ -103,7 +103,8 @@ def _draft(model: Any) -> Any:
 
 
 def _step(parsed: program.Program, case: Case, mesh: Mesh) -> dict[str, Any]:
-    accesses = traffic.step(parsed, _share_of_experts(case, mesh))
+    of_chip = (getattr(case.model.config, "num_experts", None) or 0) / mesh.shape[sharding.MODEL]
+    accesses = traffic.step(parsed, of_chip * _share_of_experts(case, mesh))
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     for access in accesses:

@@ -3,8 +3,7 @@
 What an instruction reads and writes is known from its operands and results. Arrays whose layout
 names another memory space, such as ``S(1)`` for the memory on the chip, do not count. Of a table
 that is gathered from, or an array that is sliced or updated, only the touched part counts; of the
-experts of a ragged product, the share that has rows. Sizes are those in memory, where tiles are
-padded.
+experts of a ragged product, those that have rows. Sizes are those in memory, with padded tiles.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def in_hbm(shape: str) -> int:
     return sum(hbm_bytes(*array) for array in arrays(shape))
 
 
-def step(program: Program, share_of_experts: float = 1.0) -> list[Access]:
+def step(program: Program, experts: float = math.inf) -> list[Access]:
     """What each instruction of a program's main loop moves in one turn, most bytes first.
 
     A loop inside of it counts as many times as it turns. Where that is decided while it runs, a
@@ -75,9 +74,9 @@ def step(program: Program, share_of_experts: float = 1.0) -> list[Access]:
 
     Args:
       program: from ``program.parse``.
-      share_of_experts: how much of its kernels a ragged product reads: the experts with rows.
+      experts: how many of its experts a ragged product reads: those with rows.
     """
-    reader = _Reader(program, share_of_experts)
+    reader = _Reader(program, experts)
     found = [a for name in program.main_loop().called() for a in reader.computation(name, 1)]
     return sorted(found, key=lambda a: -a.total)
 
@@ -95,8 +94,8 @@ def whole(program: Program, turns: int) -> int:
 
 
 class _Reader:
-    def __init__(self, program: Program, share_of_experts: float = 1.0) -> None:
-        self.share_of_experts = share_of_experts
+    def __init__(self, program: Program, experts: float = math.inf) -> None:
+        self.experts = experts
         self.computations: Mapping[str, dict[str, Instruction]] = {
             name: {i.name: i for i in instructions}
             for name, instructions in program.computations.items()
@@ -139,7 +138,8 @@ class _Reader:
         result = 0 if opcode.endswith("-start") else in_hbm(instruction.result)
         sizes = [in_hbm(o.result) for o in operands]
         if "ragged_dot_tiling" in instruction.text:  # its last operand is the kernels
-            sizes[-1] = round(self.share_of_experts * sizes[-1])
+            ((_, (count, *_), _),) = arrays(operands[-1].result)
+            sizes[-1] = round(min(self.experts / count, 1) * sizes[-1])
         return result + sum(sizes)
 
     def read(self, name: str, number: int, operand: str) -> int:

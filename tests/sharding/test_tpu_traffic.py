@@ -189,12 +189,27 @@ def test_a_step_reads_the_experts_that_are_chosen():
             times = jax.ShapeDtypeStruct((), jnp.int32)
             lowered = jax.jit(run).lower(params, times, x)
         parsed = program.parse(topology.compile_for(lowered, topology.CHEAP).as_text())
-        return sum(a.total for a in traffic.step(parsed, 0.25))
+        return sum(a.total for a in traffic.step(parsed, 4 / chips))
 
     wide = 3 * 16 * 1024 * 512 * 2 / 4
     assert 1 <= step_bytes(16, 1) / wide < 1.1
     assert 0.5 <= step_bytes(8, 1) / wide < 0.65
     assert 0.25 <= step_bytes(16, 4) / wide < 0.35
+
+
+@pytest.mark.exhaustive
+@needs_libtpu
+def test_a_scan_over_layers_copies_no_experts():
+    config = LlamaConfig(
+        vocab_size=256, emb_dim=256, num_heads=2, num_kv_heads=2, head_dim=64, num_layers=3,
+        mlp_dim=384, max_positions=64, num_experts=16, experts_per_token=2, dtype="bfloat16",
+        scan_layers=True,
+    )  # fmt: skip
+    case = Case("greedy", abstract(lambda: Llama.init(config, jax.random.key(0))), batch=2)
+    lowered = case.lower(topology.mesh("v5e:2x4", (1, 1)))
+    parsed = program.parse(topology.compile_for(lowered, topology.CHEAP).as_text())
+    assert sum("ragged_dot_tiling" in i.text for i in parsed.in_loop()) == 3
+    assert rewrites.rewrites(parsed, [rewrites.shape_of("bf16", (16, 256, 384))]) == []
 
 
 @needs_libtpu
