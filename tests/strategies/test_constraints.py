@@ -98,7 +98,7 @@ def test_a_row_of_limit_zero_meets_nothing_and_affects_no_other_row():
     assert same_bits(partial.tokens[1:], full.tokens[1:])
 
 
-@pytest.mark.release
+@pytest.mark.exhaustive
 def test_stream_ends_with_what_run_gives():
     settings = {"beam_size": 3, "stop": STOP, "constraints": padded(((3, 3, 1),), ())}
     build = strategies.constrained_beam_search
