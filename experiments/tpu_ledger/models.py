@@ -32,12 +32,6 @@ def t5(**sizes: Any) -> T5:
     return T5.init(config, jax.random.key(0))
 
 
-OLMOE: Mapping[str, Any] = {
-    "vocab_size": 50_304, "emb_dim": 2048, "num_heads": 16, "num_kv_heads": 16, "head_dim": 128,
-    "mlp_dim": 1024, "num_experts": 64, "experts_per_token": 8, "qk_norm": True,
-    "qk_norm_whole": True,
-}  # fmt: skip
-
 MODELS: Mapping[str, Callable[[], Any]] = {
     # TinyLlama
     "Llama 1B": lambda: llama(
@@ -57,8 +51,6 @@ MODELS: Mapping[str, Callable[[], Any]] = {
         vocab_size=128_256, emb_dim=8192, num_heads=64, num_kv_heads=8, head_dim=128,
         mlp_dim=28_672, num_layers=80,
     ),
-    "OLMoE 7B": lambda: llama(**OLMOE, num_layers=16),
-    "OLMoE 7B, 4 separate layers": lambda: llama(**OLMOE, num_layers=4, scan_layers=False),
     "Qwen3 30B, 4 separate layers": lambda: llama(
         vocab_size=151_936, emb_dim=2048, num_heads=32, num_kv_heads=4, head_dim=128, mlp_dim=768,
         num_layers=4, num_experts=128, experts_per_token=8, qk_norm=True, scan_layers=False,
