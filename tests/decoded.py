@@ -25,9 +25,9 @@ def limits(*limits: int) -> Stop:
     return Stop(np.full((ROWS, 1), END, np.int32), max_new_tokens=np.array(limits, np.int32))
 
 
-def warped(allowed: np.ndarray) -> Any:
+def warped(allowed: np.ndarray, factor: float = 1) -> Any:
     """A transform with numbers of each row, which leaves the tokens ``[B, V]`` that are True."""
-    values = np.array([0.8, 1.3, 1.0], np.float32)
+    values = np.array([0.8, 1.3, 1.0], np.float32) * np.float32(factor)
     return transforms.chain(transforms.temperature(values), transforms.allowed_tokens(allowed))
 
 
@@ -40,6 +40,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "sample": {},
     "arithmetic_sample": {"num_samples": 3},
     "beam_search": {"length_penalty": OWN},
+    "beam_sample": {},
+    "diverse_beam_search": {},
     "stochastic_beam_search": {},
     "contrastive_search": {"penalty_alpha": OWN},
     "best_k_search": {},

@@ -55,7 +55,8 @@ _TEMPLATE = (
 _POINTER = "(/([^/~]|~[01])*)*"
 _CLASS = r"\[\^?(a-z|A-Z|0-9|[A-Za-z0-9_ .]|\\[dDwWsS])+-?\]"
 _ATOM = rf"([A-Za-z0-9 _,:;@%=<>!~/-]|\\[dDwWsS.*+?()\[\]{{}}|/^$]|\.|{_CLASS})"
-_COUNT = r"\{([0-9]{1,2},?|[0-9],[1-9][0-9])\}"
+_RANGES = "|".join(f"{n},[{n}-9]" for n in range(10))
+_COUNT = rf"\{{([0-9]{{1,2}},?|[0-9],[1-9][0-9]|{_RANGES})\}}"
 _PIECE = rf"{_ATOM}([*+?]|{_COUNT})?"
 _PATTERNS = {
     "date": _DATE,

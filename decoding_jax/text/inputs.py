@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import jax
@@ -190,7 +190,15 @@ def check_tokens(model: Any, ids: Sequence[Sequence[int]]) -> None:
                     "shared prefix"
                 )
     is_source = isinstance(model, EncoderDecoder)
-    size = model.source_vocab_size if is_source else vocabulary_size(model)
+    check_ids(ids, model.source_vocab_size if is_source else vocabulary_size(model))
+
+
+def check_ids(ids: Iterable[Sequence[int]], size: int) -> None:
+    """Checks that the tokens of some texts are of a vocabulary of this size.
+
+    Raises:
+      ValueError: for an id outside of it.
+    """
     for i, row in enumerate(ids):
         if len(row) and not 0 <= min(row) <= max(row) < size:
             outside = next(token for token in row if not 0 <= token < size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -160,6 +161,10 @@ class RunningBatch:
         if self._formats:
             given["response_format"] = _format_of(given, self._formats)
         call = TextCall("stream", {}, self._model, self._tokenizer, [text], key=key, **given)
+        if self._formats and forms.value_of(call.call.strategy, "language") is not None:
+            # A text without a format would have a language too, which only whole texts are of.
+            expected = "none for a strategy with a language, whose texts have one format"
+            raise fields.error("response_formats", expected, [named for named, _ in self._formats])
         if (size := len(call.ids[0])) > self._widths[-1]:
             expected = f"at most {self._widths[-1]} tokens, the max_input_length"
             raise ValueError(f"text: expected {expected}, got {size}")
@@ -370,10 +375,13 @@ def _format_of(
         raise fields.error("tools", "None in a batch with response_formats", given["tools"])
     asked = given.get("response_format")
     for named, made in formats:
-        if named is asked or (
-            isinstance(asked, dict) and isinstance(named, dict) and named == asked
-        ):
+        if named is asked:
             return made
+    if isinstance(asked, dict):
+        written = json.dumps(asked, default=repr)  # The order of properties is that of the text.
+        for named, made in formats:
+            if isinstance(named, dict) and json.dumps(named, default=repr) == written:
+                return made
     raise fields.error("response_format", "one of the batch's response_formats, or None", asked)
 
 

@@ -177,7 +177,11 @@ def _has_inputs(model: Any) -> bool:
 
 def _check(model: Any, pairs: Sequence[_Pair]) -> None:
     """Checks that all ids are of the vocabulary, and that all texts fit into the model."""
-    inputs.check_tokens(model, [(*prompt, *tokens) for prompt, tokens in pairs])
+    if _has_inputs(model):  # Its prompts may have a vocabulary of their own.
+        inputs.check_tokens(model, [prompt for prompt, _ in pairs])
+        inputs.check_ids([tokens for _, tokens in pairs], inputs.vocabulary_size(model))
+    else:
+        inputs.check_tokens(model, [(*prompt, *tokens) for prompt, tokens in pairs])
     size = inputs.input_positions(model)
     if size is None:
         return

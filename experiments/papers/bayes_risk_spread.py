@@ -55,7 +55,7 @@ def run(
     Raises:
       ValueError: for settings that are not as described.
     """
-    settings, decoder = samplers.opened(options, kinds, temperatures, counts, lanes)
+    settings, decoder = samplers.settings_and_decoder(options, kinds, temperatures, counts, lanes)
     made = samplers.measured(
         options,
         settings,

@@ -97,7 +97,7 @@ def run(
     kind = "lines" if isinstance(lines[0], Line) else "functions"
     task = Task(f"held-out {kind}", [x.prompt for x in lines], [[x.reference] for x in lines])
     options = dataclasses.replace(options, task=task)
-    settings, decoder = samplers.opened(options, kinds, temperatures, counts, lanes)
+    settings, decoder = samplers.settings_and_decoder(options, kinds, temperatures, counts, lanes)
     made = samplers.measured(
         options,
         settings,

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from experiments.papers.decoding import Decoder
-from experiments.papers.tasks import Task
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,7 +24,7 @@ class Options:
 
     model: tuple[Any, Any]
     model_name: str
-    task: Task
+    task: Any
     output_dir: str
     max_new_tokens: int = 64
     max_input_tokens: int = 512
@@ -39,8 +38,10 @@ class Options:
         """The model with the inputs of the task.
 
         Raises:
-          ValueError: for a size or a limit below 1.
+          ValueError: for a size or a limit below 1, and without a task.
         """
+        if self.task is None:
+            raise ValueError("task: expected the inputs of an experiment, got None")
         limits = self.max_new_tokens, self.max_input_tokens
         return Decoder(self.model, self.task, batch_size, *limits)
 
@@ -48,7 +49,7 @@ class Options:
         """These options and the settings of an experiment, as JSON values."""
         return {
             "model": self.model_name,
-            "task": self.task.describe(),
+            **({} if self.task is None else {"task": self.task.describe()}),
             **settings,
             "max_new_tokens": self.max_new_tokens,
             "max_input_tokens": self.max_input_tokens,

@@ -191,7 +191,7 @@ def check(names: Sequence[str], counts: Sequence[int], lanes: int) -> None:
             )
 
 
-def opened(
+def settings_and_decoder(
     options: Options,
     kinds: Sequence[str],
     temperatures: Sequence[float],

@@ -14,6 +14,7 @@ from decoded import (
     ALL,
     KEYS,
     LENGTH,
+    MODEL,
     ROWS,
     SETTINGS,
     call,
@@ -28,13 +29,13 @@ from decoding_jax import DecodeOutput, Stop, registry, strategies
 from decoding_jax.loop.streaming import stream_progress
 from decoding_jax.testing import same_bits
 
-DEFAULT = ("sample", "beam_search")
+DEFAULT, USERS = ("sample", "beam_search"), ("greedy", "arithmetic_sample")
 every = pytest.mark.parametrize(
     "name",
     [
-        *tiers.values(*DEFAULT, exhaustive=[n for n in SETTINGS if n not in (*DEFAULT, "greedy")]),
-        # As users compile it: bits do not depend on what a program does besides.
-        pytest.param("greedy", marks=[pytest.mark.exhaustive, pytest.mark.optimized]),
+        *tiers.values(*DEFAULT, exhaustive=[n for n in SETTINGS if n not in (*DEFAULT, *USERS)]),
+        # As users compile them: bits do not depend on what a program does besides.
+        *(pytest.param(x, marks=[pytest.mark.exhaustive, pytest.mark.optimized]) for x in USERS),
     ],
 )
 
@@ -107,6 +108,7 @@ def test_other_numbers_are_not_traced_again(name):
     stop = Stop(np.full((ROWS, 1), 3, np.int32), max_new_tokens=np.array([3, 4, 5], np.int32))
     keys = {"key": KEYS[::-1]} if who["key"] is not None else {}
     numbers = {k: v / 2 for k, v in settings.items() if isinstance(v, np.ndarray)}
-    other = decode(name, stop=stop, transform=warped(ALL), **keys, **numbers)
+    draft = {"drafter": MODEL} if who["drafter"] is not None else {}
+    other = decode(name, stop=stop, transform=warped(ALL, 0.7), **draft, **keys, **numbers)
     assert function.cache_size() == programs
     assert not same_bits(other.tokens, before.tokens)

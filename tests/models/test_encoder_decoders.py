@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,8 @@ def test_inputs_have_the_vocabulary_of_the_source() -> None:
     check_tokens(model, [[43]])
     with pytest.raises(ValueError, match="ids from 0 to 43, got id 44 for text 0"):
         check_tokens(model, [[44]])
+    with pytest.raises(ValueError, match="ids from 0 to 39, got id 43 for text 0"):
+        importlib.import_module("decoding_jax.text.score")._check(model, [([43], [43])])
     own = dataclasses.replace(model.config, source_vocab_size=None)
     with pytest.raises(ValueError, match="source_vocab_size: expected a number with"):
         save_model(dataclasses.replace(model, config=own), "nowhere")

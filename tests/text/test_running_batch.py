@@ -16,6 +16,7 @@ from text_fakes import TABLE, Digits
 
 import decoding_jax
 from decoding_jax import RunningBatch, Stop, constraints, transforms
+from decoding_jax.text import running_batch
 from decoding_jax.text.token_texts import concatenated
 
 
@@ -132,8 +133,23 @@ def test_a_format_that_a_batch_does_not_have_is_one_line():
         ):
             with pytest.raises(ValueError, match=words):
                 batch.submit("1", key=jax.random.key(0), **settings)
+    given |= {"strategy": "smc_sample", "num_samples": 2}
+    with RunningBatch(TABLE, TOKENIZER, response_formats=formats(), **given) as batch:
+        words = "response_formats: expected none for a strategy with a language"
+        with pytest.raises(ValueError, match=words):
+            batch.submit("1", key=jax.random.key(0))
     with pytest.raises(ValueError, match="response_formats: expected a list of formats"):
         RunningBatch(TABLE, TOKENIZER, response_formats=formats()[0], **given)
+
+
+def test_the_order_of_properties_tells_formats_apart():
+    one = {"properties": {"a": {"const": 1}, "b": {}}}
+    other = {"properties": {"b": {}, "a": {"const": 1}}}
+    named = [(one, "one"), (other, "other"), (None, "none")]
+    for asked, made in (one, "one"), (other, "other"), ({**other}, "other"), (None, "none"):
+        assert running_batch._format_of({"response_format": asked}, named) == made
+    with pytest.raises(ValueError, match="response_format: expected one of the batch"):
+        running_batch._format_of({"response_format": {"properties": {"a": {"const": True}}}}, named)
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ class BeamSearch(RankedBeams):
     near -100,000, 0.00006 near -1,000) count as tied.
 
     If the model has ``tree``, the hypotheses are nodes of one tree in the cache, and no key or
-    value is moved (see ``loop.shared_cache``).
+    value is moved, but for wide searches on a CPU (see ``loop.shared_cache``).
 
     The output is best first. ``score`` is the sum of the transformed log-probabilities, divided by
     the length penalty. Where there are fewer than N sequences, the other places have length 0 and

@@ -152,7 +152,7 @@ class SMCSample(Strategy):
     ``logit_bias``, changes the target by as much. Sequences of a trie need their end tokens.
 
     If the model has ``tree``, particles are nodes of one tree in the cache, and resampling moves no
-    key or value (see ``loop.shared_cache``).
+    key or value, but for many on a CPU (see ``loop.shared_cache``).
 
     The key is a typed key, which is folded with each row's index; or typed keys ``[B]``, one for
     each row. ``score`` is ``log_prob``, and ``info`` is an ``SMCInfo``. Particles of weight 0 have

@@ -49,7 +49,7 @@ class Form(NamedTuple):
         depths, its lanes begin again, or it reads hidden states, none of which T5X's
         ``tokens_to_logits`` serves. T5X's own networks also count a prompt's forced tokens as new
         ones, which a language would read.
-      fewest: the smallest ``num_decodes``.
+      fewest: the smallest ``num_decodes``; of forms that are not native, as the next.
       show_prompt: whether it reads the forced tokens of a prompt that is fed token by token.
     """
 
