@@ -17,7 +17,6 @@ from inspect_ai.model import (
     ChatCompletionChoice,
     ChatMessage,
     ChatMessageAssistant,
-    ContentReasoning,
     ContentText,
     GenerateConfig,
     ModelAPI,
@@ -47,7 +46,7 @@ class DecodingJax(ModelAPI):
 
     Each request draws independent samples from the model, with its own temperature, top-p, top-k
     and seed; temperature 0 is greedy decoding. Requests of other stop strings, numbers of choices
-    or tokens have a batch of their own.
+    or tokens have a batch of their own, which lasts until the model is closed or decoding fails.
 
     Args:
       model_name: the directory, or another name that ``load`` takes.
@@ -82,7 +81,7 @@ class DecodingJax(ModelAPI):
         self._seeds = itertools.count()
 
     def max_connections(self) -> int:
-        """As many requests as are decoded together."""
+        """As many requests as are decoded together; Inspect asks without adaptive connections."""
         return self.batch_size
 
     def max_tokens(self) -> int:
@@ -105,18 +104,22 @@ class DecodingJax(ModelAPI):
         """Decodes one request."""
         _check(tools, config)
         text = self._text(input)
-        count, stops = config.num_choices or 1, config.stop_seqs or []
-        batch = self._batch(config.max_tokens or self.max_tokens(), count, tuple(stops))
+        count = fields.as_count("num_choices", _or(config.num_choices, 1))
+        limit = fields.as_count("max_tokens", _or(config.max_tokens, self.max_tokens()))
         chain = transforms.chain(
-            transforms.temperature(1.0 if config.temperature is None else config.temperature),
-            transforms.top_k(config.top_k or self.model.vocab_size),
-            transforms.top_p(1.0 if config.top_p is None else config.top_p),
+            transforms.temperature(_or(config.temperature, 1.0)),
+            transforms.top_k(fields.as_count("top_k", _or(config.top_k, self.model.vocab_size))),
+            transforms.top_p(_or(config.top_p, 1.0)),
         )
+        stops = config.stop_seqs or []
+        batch = self._batch(limit, count, tuple(stops))
         key = jax.random.key(next(self._seeds) if config.seed is None else config.seed)
         submit = functools.partial(batch.submit, text, key=key, transform=chain)
-        stream = await anyio.to_thread.run_sync(submit)
+        # The default limiter has 40 threads for all requests, whose number Inspect limits.
+        thread = functools.partial(anyio.to_thread.run_sync, limiter=anyio.CapacityLimiter(1))
+        stream = await thread(submit)
         with contextlib.closing(stream):  # Its row is free where Inspect gives the request up.
-            await anyio.to_thread.run_sync(list, stream, abandon_on_cancel=True)
+            await thread(list, stream, abandon_on_cancel=True)
         assert stream.output is not None
         completions = stream.output[0]
         choices = [
@@ -130,15 +133,15 @@ class DecodingJax(ModelAPI):
             )
             for completion in completions
         ]
-        read = len(self._ids(text))
+        read = stream.input_lengths[0]
         new = sum(len(completion.tokens) for completion in completions)
         usage = ModelUsage(input_tokens=read, output_tokens=new, total_tokens=read + new)
         return ModelOutput(model=self.model_name, choices=choices, usage=usage)
 
     def _batch(self, max_new_tokens: int, num_samples: int, stops: tuple[str, ...]) -> RunningBatch:
-        """The batch of requests of one form."""
+        """The batch of requests of one form: a new one after one whose decoding has failed."""
         form = max_new_tokens, num_samples, stops
-        if form not in self._batches:
+        if form not in self._batches or self._batches[form].has_ended:
             shared, own = shared_positions(self.model), input_positions(self.model)
             rooms = [None if shared is None else shared - max_new_tokens, own]
             room = min(x for x in (*rooms, self._max_input_length) if x is not None)
@@ -164,7 +167,7 @@ class DecodingJax(ModelAPI):
             if message.role == "tool" or getattr(message, "tool_calls", None):
                 raise ValueError("input: expected messages without calls of tools, got some")
             for part in content:
-                if not isinstance(part, ContentText | ContentReasoning):
+                if not isinstance(part, ContentText):
                     raise ValueError(f"input: expected messages of text, got one of {part.type}")
         if self.tokenizer.chat.templates:
             return [{"role": message.role, "content": message.text} for message in messages]
@@ -173,11 +176,6 @@ class DecodingJax(ModelAPI):
             raise ValueError(f"input: expected {expected}, got {len(messages)} messages")
         return messages[0].text
 
-    def _ids(self, text: str | Conversation) -> list[int]:
-        if isinstance(text, str):
-            return self.tokenizer.encode(text)
-        return self.tokenizer.apply_chat_template(text, add_generation_prompt=True)
-
 
 def _check(tools: list[ToolInfo], config: GenerateConfig) -> None:
     if tools:
@@ -185,6 +183,10 @@ def _check(tools: list[ToolInfo], config: GenerateConfig) -> None:
     given = config.model_dump(exclude_none=True)
     if unknown := sorted(given.keys() - _READ - _OF_INSPECT):
         raise fields.error(unknown[0], "None", given[unknown[0]])
+
+
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value
 
 
 def _before(text: str, stops: list[str]) -> str:

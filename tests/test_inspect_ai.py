@@ -5,14 +5,17 @@ import importlib
 import tomllib
 from pathlib import Path
 
+import anyio
 import inspect_ai
 import jax
 import pytest
 from inspect_ai.dataset import Sample
 from inspect_ai.model import (
+    ChatMessageAssistant,
     ChatMessageSystem,
     ChatMessageUser,
     ContentImage,
+    ContentReasoning,
     GenerateConfig,
     get_model,
 )
@@ -21,9 +24,10 @@ from inspect_ai.tool import ToolInfo
 
 import decoding_jax
 from decoding_jax import transforms
+from decoding_jax.batches.open_rows import OpenRows
 from decoding_jax.text.chat import ChatTemplate
 
-pytestmark = pytest.mark.exhaustive
+pytestmark = pytest.mark.release
 
 NAME = "translation-en-fr-draft"
 TEXTS = ["I am here.", "Thank you.", "Where is the station?", "Yes.", "I am at home."]
@@ -70,6 +74,8 @@ def test_an_evaluation_has_the_greedy_texts(tmp_path):
         assert sample.output.completion == one.text
         assert sample.output.stop_reason == ("stop" if one.finished else "max_tokens")
         assert sample.output.usage.output_tokens == len(one.tokens)
+        read = decoding_jax.load(NAME)[1].encode(sample.input)
+        assert sample.output.usage.input_tokens == len(read)
 
 
 def test_a_request_has_its_own_numbers(model):
@@ -95,9 +101,39 @@ def test_a_conversation_is_that_of_the_template(model, monkeypatch):
     assert found.completion == alone(" ".join(m.text for m in messages))[0].text
 
 
+def test_a_batch_that_has_failed_is_replaced(model, monkeypatch):
+    """The next request has a batch of its own, also where no thread of the default ones is free."""
+    config = GenerateConfig(temperature=0, max_tokens=12)
+
+    async def found():
+        limiter = anyio.to_thread.current_default_thread_limiter()
+        limiter.total_tokens = 1
+        with anyio.fail_after(60):
+            async with limiter:
+                return await model.api.generate(
+                    [ChatMessageUser(content=TEXTS[0])], [], "none", config
+                )
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenRows, "insert", raising(MemoryError("of the device")))
+        with pytest.raises(MemoryError, match="of the device"):
+            asyncio.run(found())
+    assert asyncio.run(found()).completion == alone(TEXTS[0])[0].text
+
+
+def raising(error):
+    def function(*_):
+        raise error
+
+    return function
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        ({"config": GenerateConfig(max_tokens=0)}, "max_tokens: expected .*, got 0"),
+        ({"config": GenerateConfig(num_choices=0)}, "num_choices: expected .*, got 0"),
+        ({"config": GenerateConfig(top_k=0)}, "top_k: expected .*, got 0"),
         ({"config": GenerateConfig(logprobs=True)}, "logprobs: expected None, got True"),
         ({"tools": [ToolInfo(name="f", description="f")]}, "tools: expected none, got 1"),
         (
@@ -109,6 +145,10 @@ def test_a_conversation_is_that_of_the_template(model, monkeypatch):
                 ]
             },
             "input: expected messages of text, got one of image",
+        ),
+        (
+            {"input": [ChatMessageAssistant(content=[ContentReasoning(reasoning="a")])]},
+            "input: expected messages of text, got one of reasoning",
         ),
         (
             {"input": [ChatMessageSystem(content="a"), ChatMessageUser(content="b")]},

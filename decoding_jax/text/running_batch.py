@@ -186,6 +186,11 @@ class RunningBatch:
         self._end(RuntimeError("batch: closed before the text had ended"))
         self._worker.join()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the batch is closed, or its decoding has failed: it takes no further text."""
+        return self._error is not None
+
     def __enter__(self) -> RunningBatch:
         return self
 

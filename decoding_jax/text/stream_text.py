@@ -83,12 +83,14 @@ class TextStream:
     when the stream was made is in context there too; other context managers of JAX are not.
 
     Attributes:
+      input_lengths: the number of tokens of each text.
       output: what ``generate`` returns, once all pieces have been read; None before.
     """
 
     def __init__(self, streamed: GrowingTexts):
         self.output: list[list[Completion]] | None = None
         self._call, self._streamed, self._growths = streamed.call, streamed, streamed.run()
+        self.input_lengths = [len(ids) for ids in streamed.call.ids]
         self._pieces = self._all_pieces()
         self._count = 0  # of completions; known once the first tokens are decoded
         self._mesh = jax.sharding.get_mesh()

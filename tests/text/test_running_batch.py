@@ -263,7 +263,9 @@ def test_a_closed_batch_ends_its_texts():
         stop=Stop(eos_ids=()), strategy="greedy", max_waiting=1,
     )  # fmt: skip
     streams = [batch.submit("1"), batch.submit("2")]
+    assert not batch.has_ended
     batch.close()
+    assert batch.has_ended
     for stream in streams:
         with pytest.raises(RuntimeError, match="closed before the text had ended"):
             list(stream)
