@@ -106,8 +106,9 @@ def load_tokenizer(
     Args:
       directory: a directory with these files, also as ``hf://organisation/model``; or the path of a
         SentencePiece model.
-      family: ``model_type``, ``vocab_size``, ``add_bos_token`` and ``end_tokens``, each used where
-        ``config.json`` does not have it.
+      family: ``model_type``, ``vocab_size`` and ``add_bos_token``, each used where ``config.json``
+        does not have it; and ``end_tokens``, which end texts too where a SentencePiece model has
+        them.
 
     Raises:
       TokenizerError: in one line, if there is no tokenizer or it cannot be read.
@@ -203,6 +204,7 @@ def _sentencepiece(
     special = {"bos_token": pieces.bos_id(), "eos_token": pieces.eos_id()}
     special |= {name: numbers[text] for name in special if (text := settings.text(name))}
     start, end = ([i] if i >= 0 else [] for i in special.values())
+    named = [numbers[x] for x in config.get("end_tokens", ()) if x in numbers]
     has_start = bool(values.get("add_bos_token", config.get("add_bos_token"))) and not is_t5
     has_end = bool(values.get("add_eos_token")) or is_t5
     is_llama = settings.token_class(config) == "LlamaTokenizer" and family != "mistral"
@@ -210,7 +212,7 @@ def _sentencepiece(
         path,
         prefix=start if has_start else (),
         suffix=end if has_end else (),
-        eos_ids=eos_ids or end + [numbers[x] for x in config.get("end_tokens", ()) if x in numbers],
+        eos_ids=list(dict.fromkeys([*(eos_ids or end), *named])),
         added=added,
         plain=is_llama,
         each=is_t5 or bool(values.get("legacy", not is_llama)),
