@@ -4,6 +4,7 @@ The conversion is written once more here, the other way round.
 """
 
 import json
+from collections import Counter
 from types import SimpleNamespace
 
 import jax
@@ -18,8 +19,10 @@ import decoding_jax
 from decoding_jax.models import CheckpointError, load_model
 from decoding_jax.models.checkpoint import gemma_library
 from decoding_jax.models.checkpoint.families import FAMILIES as FAMILY
+from decoding_jax.models.checkpoint.stored_arrays import StoredArray
 
 V, D, H, HEAD, F = 40, 16, 4, 6, 24
+LAYERS, KINDS = 5, 2  # the kinds of attention come in turns
 NORMS = {
     "pre_attention_norm": "input_layernorm",
     "post_attention_norm": "post_attention_layernorm",
@@ -46,7 +49,7 @@ def arrays_of(family):
         return normal(0, 0.5, shape).astype(np.float32)
 
     layers = []
-    for _ in range(2):
+    for _ in range(LAYERS):
         layer = {f"{name}/scale": draw(HEAD if "attn/" in name else D) for name in norms}
         if shared == H:
             layer["attn/qkv_einsum/w"] = draw(3, H, D, HEAD)
@@ -90,9 +93,12 @@ def tree_of(family, layout):
     layers, whole = arrays_of(family)
     named = dict(whole)
     for name in layers[0]:
-        for i, layer in enumerate(layers):
-            folder = f"stacked_layers/attention_type_{i}" if layout == "stacked" else f"layer_{i}"
-            named[f"{folder}/{name}"] = layer[name][None] if layout == "stacked" else layer[name]
+        if layout == "stacked":
+            for kind in range(KINDS):
+                stack = np.stack([layer[name] for layer in layers[kind::KINDS]])
+                named[f"stacked_layers/attention_type_{kind}/{name}"] = stack
+        else:
+            named |= {f"layer_{i}/{name}": layer[name] for i, layer in enumerate(layers)}
     if layout in ("nested", "trainer"):
         tree = traverse_util.unflatten_dict(named, sep="/")
         state = {"step": np.zeros(1, np.int32), "collections": {}, "opt_state": {}}
@@ -114,7 +120,9 @@ def write(family, folder, layout, **settings):
     name, given = FAMILIES[family]
     kind = name.removesuffix("Config").lower().replace("text", "_text")
     given = {**given, "model_type": kind, "num_key_value_heads": CASES[family][1], **settings}
-    given["num_hidden_layers"] = 2
+    given["num_hidden_layers"] = LAYERS
+    if "layer_types" in given:
+        given["layer_types"] = [given["layer_types"][i % KINDS] for i in range(LAYERS)]
     (folder / "hf" / "config.json").write_text(json.dumps(given))
     own = folder / "own"
     with orbax.PyTreeCheckpointer(
@@ -138,6 +146,22 @@ def test_the_model_is_that_of_the_tensors(family, layout, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, got.params, want.params)
 
 
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_a_mesh_reads_every_array_once(scan_layers, tmp_path, monkeypatch):
+    own, read, reads = write("gemma", tmp_path, "nested"), StoredArray.__getitem__, Counter()
+
+    def counted(array, index):
+        reads[array.name, index] += 1
+        return read(array, index)
+
+    monkeypatch.setattr(StoredArray, "__getitem__", counted)
+    got = load_model(own, mesh={"data": 2, "model": 2}, scan_layers=scan_layers)
+    assert len(reads) == 2 + 9 * LAYERS
+    assert set(reads.values()) == {1}
+    want = load_model(tmp_path / "hf", scan_layers=scan_layers)
+    jax.tree.map(np.testing.assert_array_equal, got.params, want.params)
+
+
 def test_what_does_not_fit_is_one_line(tmp_path):
     own = write("gemma2", tmp_path, "flat")
 
@@ -151,13 +175,13 @@ def test_what_does_not_fit_is_one_line(tmp_path):
     config = json.loads((own / "config.json").read_text())
     (own / "config.json").write_text(json.dumps({**config, "model_type": "gemma"}))
     assert (
-        "unexpected tensor model.layers.0.post_feedforward_layernorm.weight and 3 more" in refusal()
+        "unexpected tensor model.layers.0.post_feedforward_layernorm.weight and 9 more" in refusal()
     )
     (own / "config.json").write_text(json.dumps({**config, "intermediate_size": 9}))
     assert "config.json says (16, 9)" in refusal()
     (own / "config.json").unlink()
     assert refusal().endswith(
-        "got num_hidden_layers=2, hidden_size=16, intermediate_size=24, num_attention_heads=4,"
+        "got num_hidden_layers=5, hidden_size=16, intermediate_size=24, num_attention_heads=4,"
         " num_key_value_heads=2, head_dim=6"
     )
     (own / "another").symlink_to(own / "checkpoint")
@@ -204,7 +228,6 @@ def test_released_sizes_tell_the_settings(family, sizes, told, tmp_path, monkeyp
 def test_texts_begin_and_end_as_in_the_library(tmp_path):
     sentencepiece = pytest.importorskip("sentencepiece")
     own = write("gemma", tmp_path, "nested")
-    (own / "config.json").rename(own / "checkpoint" / "config.json")
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["the cat sat on the mat"] * 20),
         model_prefix=str(own / "tokenizer"),
@@ -214,6 +237,16 @@ def test_texts_begin_and_end_as_in_the_library(tmp_path):
         user_defined_symbols=["<start_of_turn>", "<end_of_turn>"],
         pad_id=0, eos_id=1, bos_id=2, unk_id=3,
     )  # fmt: skip
-    tokenizer = decoding_jax.load(own / "checkpoint", tokenizer=own / "tokenizer.model")[1]
-    assert tokenizer.encode("the<end_of_turn>")[0] == 2
-    assert tokenizer.eos_ids == (1, tokenizer.encode("the<end_of_turn>")[-1])
+    config = json.loads((own / "config.json").read_text())
+
+    def check(*arguments, **options):
+        tokenizer = decoding_jax.load(*arguments, **options)[1]
+        start, *_, end = tokenizer.encode("the<end_of_turn>")
+        assert start == 2
+        assert tokenizer.eos_ids == (1, end)
+
+    for stated in ({}, {"eos_token_id": 1}):
+        (own / "config.json").write_text(json.dumps({**config, **stated}))
+        check(own)
+    (own / "config.json").rename(own / "checkpoint" / "config.json")
+    check(own / "checkpoint", tokenizer=own / "tokenizer.model")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -125,6 +127,8 @@ def orbax_arrays(
 class Converted:
     """A tensor that is made of an array; a tuple of slices reads that part.
 
+    The first of them reads and converts the whole, which is kept for the others.
+
     Attributes:
       array: the array.
       at: the part of it that is the tensor's.
@@ -143,8 +147,13 @@ class Converted:
     def get_dtype(self) -> str:
         return str(self.array.store.dtype.name)
 
+    @functools.cached_property
+    def whole(self) -> np.ndarray:
+        """The tensor, in float32."""
+        return self.of(np.asarray(self.array[self.at], np.float32)).reshape(self.shape)
+
     def __getitem__(self, index: Any) -> np.ndarray:
-        return self.of(np.asarray(self.array[self.at], np.float32)).reshape(self.shape)[index]
+        return self.whole[index]
 
 
 class ConvertedTensors(Tensors):
@@ -171,7 +180,8 @@ class ConvertedTensors(Tensors):
         self._file_of = dict.fromkeys(self._made, where)
 
     def _slice(self, name: str) -> Any:
-        return self._made[self._stored.get(name, name)]
+        # A copy, so that what it keeps is freed with the readers of one parameter.
+        return copy.copy(self._made[self._stored.get(name, name)])
 
 
 def check_dtype(name: str, where: StoragePath, dtype: str) -> None:
