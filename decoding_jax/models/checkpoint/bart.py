@@ -171,8 +171,8 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
         for stack, kind in itertools.product(("encoder", "decoder"), ("weight", "weights")):
             _check_sinusoids(f"model.{stack}.embed_positions.{kind}", config, settings, tensors)
     # transformers does not use the table to which others would be tied.
-    unused = re.escape(SHARED) if not config.logits_via_embedding else IGNORED
-    tensors.check_all_used(f"{IGNORED}|{unused}")
+    unused = IGNORED if config.logits_via_embedding else f"{IGNORED}|{re.escape(SHARED)}"
+    tensors.check_all_used(unused)
     return model
 
 
