@@ -5,8 +5,8 @@ Layer"; Fedus et al. 2022, "Switch Transformers"; Jiang et al. 2024, "Mixtral of
 is dropped: each runs through its best experts, whatever other tokens choose, so a row does not
 depend on its batch. The tokens are ordered by expert, and one ragged product reads each kernel that
 is chosen, or a loop over blocks of tokens of one expert (Gale et al. 2023, "MegaBlocks"). On a mesh
-each device has some of the experts, and the sums are added over its axis ``model``, as those of
-other kernels are.
+each device has some of the experts, and the sums of the devices, in the dtype of activations, are
+added over its axis ``model``.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def of_layer(kernel: Any, layer: Array | None) -> Any:
 def in_place(x: Array, kernel: Any, sizes: Array, layer: Array | None) -> Array:
     """As ``ragged``, for a TPU, whose kernel reads the experts that have rows where they lie.
 
-    It takes int8 as it is, which would else be written wide, and the experts of all layers, of
-    which no other layer's have rows; the layer's would else be copied.
+    It takes int8 as it is, which would otherwise be written wide. Stacked kernels are given whole,
+    with no rows for the experts of other layers: a slice of one layer would be copied.
     """
     if not (isinstance(kernel, jax.Array) and kernel.dtype in (x.dtype, jnp.int8)):
         return ragged(x, of_layer(kernel, layer), sizes)

@@ -30,11 +30,10 @@ SOURCE = np.array([[5, 9, 2, 33, 3], [3, 0, 0, 0, 0], [4, 4, 7, 0, 0], [8, 6, 0,
 LENGTH = np.array([5, 1, 3, 2], np.int32)
 
 
-@pytest.mark.release
 @pytest.mark.parametrize(
     "family",
     tiers.values(
-        exhaustive=["bart", "longt5", "switch"], release=["m2m_100", "t5gemma", "t5gemma2"]
+        exhaustive=["longt5", "switch"], release=["bart", "m2m_100", "t5gemma", "t5gemma2"]
     ),
 )
 def test_verbs_do_what_they_say(family: str) -> None:
@@ -66,10 +65,9 @@ def test_inputs_have_the_vocabulary_of_the_source() -> None:
         save_model(dataclasses.replace(model, config=own), "nowhere")
 
 
-@pytest.mark.release
 @pytest.mark.parametrize(
     "family",
-    tiers.values(exhaustive=["longt5", "mbart", "t5gemma2"], release=["m2m_100", "t5gemma"]),
+    tiers.values(exhaustive=["longt5"], release=["m2m_100", "mbart", "t5gemma", "t5gemma2"]),
 )
 def test_scanned_layers_and_bfloat16_compute_nearly_the_same(family: str) -> None:
     stored = safetensors.numpy.load_file(FIXTURES / family / "expected.safetensors")
@@ -80,11 +78,10 @@ def test_scanned_layers_and_bfloat16_compute_nearly_the_same(family: str) -> Non
         assert np.abs(got[part] - stored[part]).mean() < 0.05 * stored[part].std()
 
 
-@pytest.mark.release
 @pytest.mark.parametrize(
     "family",
     tiers.values(
-        exhaustive=["bart", "longt5", "switch", "t5gemma2"], release=["m2m_100", "t5gemma"]
+        exhaustive=["switch"], release=["bart", "longt5", "m2m_100", "t5gemma", "t5gemma2"]
     ),
 )
 def test_a_mesh_decodes_the_same_tokens(family: str) -> None:

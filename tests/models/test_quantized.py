@@ -73,7 +73,7 @@ def llama(**changes):
 
 
 DEFAULT = ("llama3", "gpt2", "t5")
-# These have layers of their own, which `.ci/run` takes; the others have those of a relative.
+# These have layers of their own; the others have those of a relative.
 OWN = ("bart", "gemma3", "gemma4", "gpt_neox", "longt5", "switch", "t5gemma")
 
 
