@@ -23,7 +23,7 @@ from distances, query minus key position, and from the positions of keys. Both a
 class Part(NamedTuple):
     """K keys and values that queries ``[B, W, H, G, T, d]`` may attend to.
 
-    What would take T x K numbers, a causal mask or biases, can be given as a rule on distances
+    What would take T x K numbers, a causal mask or biases, can be given as a rule on positions
     instead, so that it is never held whole.
 
     Attributes:
@@ -32,7 +32,7 @@ class Part(NamedTuple):
         keys; those from K on are not read.
       value: as ``key``.
       mask: bool, broadcastable to ``[B, W, T, K]``, with a last axis of K.
-      bias: None, or a bias that is added to the logits; a function of distances needs ``position``.
+      bias: None, or a ``Bias`` that is added to the logits; a function needs ``position``.
       used: None, or an int32 scalar. The mask is False from this key on, so the keys and values
         from there on need not be read.
       position: None, or int32, broadcastable to ``[B, W, T]``, the positions of the queries. Key k

@@ -151,12 +151,18 @@ class DecoderNetwork(nn.Module):
         Args:
           position: int32 ``[b, w, T]``, the positions of the queries.
           size: the number of the prompt's keys.
-          before: the number of tokens of a shared prefix, from which positions are not counted.
+          before: the number of tokens of a shared prefix before the prompt. Positions are counted
+            from the first token after it.
         """
         return lambda layer: None
 
     def biases(self, seen: view.View, before: int = 0) -> Callable[[Any], view.Biases | None]:
-        """A function from a layer to its position biases in an ``extend``."""
+        """A function from a layer to its position biases in an ``extend``.
+
+        Args:
+          seen: what the new tokens see.
+          before: as for ``prompt_biases``.
+        """
         return lambda layer: None
 
     def source(self, encoded: Array) -> Layers:

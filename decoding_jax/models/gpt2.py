@@ -17,12 +17,13 @@ class GPT2Config(llama.LlamaConfig):
     """The shape of a GPT-2 network: that of a Llama network, with other defaults.
 
     Attributes:
-      num_kv_heads: by default ``num_heads``.
-      head_dim: by default ``emb_dim / num_heads``.
+      num_kv_heads: ``num_heads``, also where it is given as 0.
+      head_dim: ``emb_dim / num_heads``, also where it is given as 0.
       max_positions: the number of rows of the position table. Larger positions are clipped.
 
     Raises:
-      ValueError: if ``num_heads`` does not divide ``emb_dim``, or as ``LlamaConfig``.
+      ValueError: if ``num_heads`` does not divide ``emb_dim``, for other sizes of its heads, or as
+        ``LlamaConfig``.
     """
 
     num_kv_heads: int = dataclasses.field(default=0, kw_only=True)
@@ -45,7 +46,11 @@ class GPT2Config(llama.LlamaConfig):
             raise fields.error("num_heads", expected, self.num_heads)
         own = {"num_kv_heads": self.num_heads, "head_dim": self.emb_dim // self.num_heads}
         for name, value in own.items():
-            object.__setattr__(self, name, getattr(self, name) or value)
+            # ``dataclasses.replace`` passes on what followed from the former settings.
+            if getattr(self, name) not in (0, value):
+                expected = f"{value} with num_heads = {self.num_heads}, or 0 for it"
+                raise fields.error(name, expected, getattr(self, name))
+            object.__setattr__(self, name, value)
         super().__post_init__()
 
 

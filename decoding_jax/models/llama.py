@@ -230,6 +230,8 @@ class LlamaConfig(decoder.DecoderConfig):
                 raise fields.error("num_experts", expected, self.num_experts)
         if self.logits_bias and self.logits_via_embedding:
             raise fields.error("logits_bias", "False with logits_via_embedding", True)
+        if self.rounded_biases and not self.linear_biases:
+            raise fields.error("rounded_biases", "False without linear_biases", True)
 
     def angles(self, position: Array) -> Angles:
         """The rotations at positions."""
@@ -490,9 +492,10 @@ class LlamaNetwork(decoder.DecoderNetwork):
         return _either(view.is_local(cfg.rotary_pattern, index), angles, none)
 
     def linear_bias(self, before: int, distance: Array, key: Array) -> Array:
-        """The biases ``[b, w, H, G, T, K]`` of distances and keys ``[b, w, T, K]``.
+        """The biases ``[b, w, H, G, T, K]`` of distances and positions of keys ``[b, w, T, K]``.
 
-        Those that are rounded grow with the position of a key, of which ``before`` is not counted.
+        Positions are counted from the first token after a shared prefix of ``before`` tokens. Those
+        biases that are rounded grow with the position of a key in the whole text.
         """
         cfg = self.config
         slopes = positions.linear_slopes(cfg.num_heads).reshape(1, 1, cfg.num_kv_heads, -1, 1, 1)
@@ -601,11 +604,13 @@ def for_long_texts(model: Llama) -> Llama:
       >>> for_long_texts(Llama({}, config)).max_positions
       128
     """
-    scaling = getattr(model.config, "rope_scaling", None)
+    expected = "a Llama whose rope_scaling is longrope"
+    if not isinstance(model, Llama):
+        raise fields.error("model", expected, model)
+    scaling = model.config.rope_scaling
     if scaling is None or scaling.kind != "longrope":
-        kind = None if scaling is None else scaling.kind
-        raise fields.error("model", "a network whose rope_scaling is longrope", kind)
-    longest = round(scaling.original_max_positions * scaling.factor)
+        raise fields.error("model", expected, None if scaling is None else scaling.kind)
+    longest = scaling.extended_positions
     scaling = dataclasses.replace(scaling, long_texts=True)
     config = dataclasses.replace(model.config, rope_scaling=scaling, max_positions=longest)
     return dataclasses.replace(model, config=config)

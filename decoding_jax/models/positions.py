@@ -105,6 +105,11 @@ class RopeScaling:
             return yarn_factor(self.factor)
         return math.sqrt(1 + math.log(self.factor) / math.log(self.original_max_positions))
 
+    @property
+    def extended_positions(self) -> int:
+        """In ``longrope``, the length of the longest text with the long factors."""
+        return round(self.original_max_positions * self.factor)
+
     def query_factor(self, position: Array) -> Array:
         """``1 + query_growth log(1 + floor(position / original_max_positions))``, in float32."""
         passed = (position // self.original_max_positions).astype(jnp.float32)

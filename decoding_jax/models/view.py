@@ -175,7 +175,7 @@ class Biases(NamedTuple):
     """Position biases of the parts of a view.
 
     Attributes:
-      prompt: None, or ``[B, W, H, G, T, P]``-broadcastable, or a function of distances.
+      prompt: None, or a ``Bias``, ``[B, W, H, G, T, P]``-broadcastable.
       slots: None, or ``[B, W, H, G, T, S']``-broadcastable.
       itself: None, or ``[B, W, H, G, T, T]``-broadcastable, for the tokens of a tree.
     """
@@ -206,8 +206,7 @@ def prompt_layer_cache(
     Args:
       length: int32 ``[B]``, the lengths of the prompts.
       size: P, the padded length of the prompts.
-      bias: None, or ``[B, 1, H, G, P, P]``-broadcastable position biases, or a function of
-        distances.
+      bias: None, or a ``Bias``, ``[B, 1, H, G, P, P]``-broadcastable.
       window: None, or the distance from which a token sees no earlier tokens.
       ahead: the number of later tokens that a token sees, or None for all. Padding is never seen.
     """
@@ -237,8 +236,7 @@ def chunk_layer_cache(
         layers, ``[B, N, H, P, d]``.
       length: int32 ``[B]``, the lengths of the prompts.
       position: int32 ``[1, 1, C]``, the positions of the tokens, one after another.
-      bias: None, or ``[B, 1, H, G, C, P]``-broadcastable position biases, or a function of
-        distances.
+      bias: None, or a ``Bias``, ``[B, 1, H, G, C, P]``-broadcastable.
       layer: None, or the layer of the stack.
       window: as for ``prompt_layer_cache``.
     """
@@ -272,8 +270,7 @@ def after_shared_prefix(
       index: the index of the layer, an int32 scalar where layers are scanned.
       position: int32, broadcastable to ``[B, W, T]``, the positions of the new tokens, counted from
         the first token of the prefix.
-      bias: None, or ``[B, W, H, G, T, F]``-broadcastable position biases, or a function of
-        distances.
+      bias: None, or a ``Bias``, ``[B, W, H, G, T, F]``-broadcastable.
       window: as for ``prompt_layer_cache``.
     """
     shared: Any = prefix[index] if isinstance(index, int) else prefix

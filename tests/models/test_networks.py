@@ -189,6 +189,10 @@ def test_positions_beyond_the_table_are_clipped() -> None:
         ({"head_dim": 7}, "head_dim: expected even numbers, got 7"),
         ({"window": 0}, "window: expected None, or 1 and above, got 0"),
         ({"window_pattern": ()}, "window_pattern: expected one entry or more, got ()"),
+        (
+            {"rounded_biases": True},
+            "rounded_biases: expected False without linear_biases, got True",
+        ),
     ],
 )
 def test_llama_config_refuses(change: dict[str, Any], message: str) -> None:
@@ -199,6 +203,14 @@ def test_llama_config_refuses(change: dict[str, Any], message: str) -> None:
 def test_other_configs_refuse() -> None:
     with pytest.raises(ValueError, match=r"^num_heads: expected a divisor of emb_dim = 32, got 5$"):
         GPT2Config(VOCAB, WIDTH, num_heads=5, mlp_dim=4, num_layers=1)
+    config = GPT2Config(VOCAB, WIDTH, num_heads=2, mlp_dim=4, num_layers=1)
+    with pytest.raises(
+        ValueError, match=r"^num_kv_heads: expected 4 with num_heads = 4, .* got 2$"
+    ):
+        dataclasses.replace(config, num_heads=4)
+    with pytest.raises(ValueError, match=r"^head_dim: expected 8 with num_heads = 2, .* got 16$"):
+        dataclasses.replace(config, emb_dim=16)
+    assert dataclasses.replace(config, num_heads=4, num_kv_heads=0, head_dim=0).head_dim == 8
     kinds = "'dynamic', 'linear', 'llama3', 'longrope', 'yarn'"
     with pytest.raises(ValueError, match=rf"^kind: expected {kinds}, got 'ntk'$"):
         RopeScaling("ntk", 2.0)

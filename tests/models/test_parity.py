@@ -16,7 +16,7 @@ from examples import DATA, FAMILIES
 from families import BART, VOCAB, torch_model, unscaled
 from variants import VARIANTS
 
-from decoding_jax.models import Llama, for_long_texts
+from decoding_jax.models import Llama, for_long_texts, with_shared_prefix
 from decoding_jax.models.checkpoint import load_model, save_model
 from decoding_jax.models.checkpoint.directory import Settings
 from decoding_jax.models.checkpoint.families import FAMILIES as FAMILY
@@ -162,11 +162,14 @@ def test_prompts_longer_than_in_training(tmp_path: Path) -> None:
         want = answer(row, tokens[row, lane].tolist())
         found = np.concatenate([output.logits[row, 0], block.logits[row, lane]])
         np.testing.assert_allclose(found, want, atol=2e-5)
-    with pytest.raises(ValueError, match=r"^max_positions: expected 32 in phi3, the nearest"):
+    with pytest.raises(ValueError, match=r"^long_texts: expected False, as before for_long"):
         save_model(long, tmp_path / "long")
     other = Llama(model.params, dataclasses.replace(model.config, rope_scaling=None))
-    with pytest.raises(ValueError, match=r"whose rope_scaling is longrope, got None$"):
+    expected = "^model: expected a Llama whose rope_scaling is longrope, got"
+    with pytest.raises(ValueError, match=rf"{expected} None$"):
         for_long_texts(other)
+    with pytest.raises(ValueError, match=rf"{expected} a SharedPrefixModel$"):
+        for_long_texts(with_shared_prefix(model, [1, 2]))  # type: ignore[arg-type]
 
 
 @pytest.mark.exhaustive

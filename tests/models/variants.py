@@ -226,7 +226,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {
             **FAMILIES["phi3"][1],
             "hidden_size": 32,
-            "sliding_window": None,
+            "sliding_window": 36,  # which only longer texts than in training reach
             "original_max_position_embeddings": 32,
             "rope_parameters": {
                 "rope_type": "longrope",

@@ -23,7 +23,7 @@ def test_the_loop_copies_no_cache():
     config = GPT2Config(
         vocab_size=11, emb_dim=8, num_heads=2, mlp_dim=8, num_layers=1, max_positions=2048
     )
-    small = dataclasses.replace(config, emb_dim=4)
+    small = dataclasses.replace(config, emb_dim=4, head_dim=0)
     target, draft = (
         jax.tree.map(
             lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(lambda c=c: GPT2.init(c, KEY))

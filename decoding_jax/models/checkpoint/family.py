@@ -392,7 +392,10 @@ def rotated_fraction(config: LlamaConfig) -> float:
 def _plain(config: LlamaConfig) -> LlamaConfig:
     """A config without a window that no text reaches."""
     window, pattern = config.window, config.window_pattern
-    if window is not None and window < config.max_positions and any(pattern):
+    longest, scaling = config.max_positions, config.rope_scaling
+    if scaling is not None and scaling.kind == "longrope":  # with for_long_texts
+        longest = max(longest, scaling.extended_positions)
+    if window is not None and window < longest and any(pattern):
         return config
     pattern = (True,) if config.local_rope_theta is None else pattern
     return dataclasses.replace(config, window=None, window_pattern=pattern)

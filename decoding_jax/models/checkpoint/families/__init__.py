@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from decoding_jax import fields
 from decoding_jax.models.checkpoint.families import (
     arcee,
     bloom,
@@ -50,8 +51,12 @@ def family_of(model: Any) -> Family:
     """The first family whose settings say all of a network.
 
     Raises:
-      ValueError: if there is none, with what the nearest one would have.
+      ValueError: if there is none, with what the nearest one would have; or for a network that
+        ``for_long_texts`` returned, since files do not say so.
     """
+    scaling = getattr(model.config, "rope_scaling", None)
+    if scaling is not None and scaling.long_texts:
+        raise fields.error("long_texts", "False, as before for_long_texts", True)
     differences = {}
     for name, family in FAMILIES.items():
         if family.model is not type(model):

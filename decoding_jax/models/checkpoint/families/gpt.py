@@ -18,14 +18,16 @@ from decoding_jax.models.llama import LlamaConfig
 from decoding_jax.models.view import is_local
 
 
-class _Columns(Family):
+class _InputsFirst(Family):
+    """A family whose layers have their kernels stored as ``[inputs, outputs]``."""
+
     def _weight(self, own: str, shapes: Mapping[str, Any], config: LlamaConfig) -> Weight:
-        """See ``Family``. The kernels of layers are stored as ``[inputs, outputs]``."""
+        """See ``Family``."""
         weight = super()._weight(own, shapes, config)
         return weight._replace(transposed=own == "logits_dense/kernel")
 
 
-GPT_2 = _Columns(
+GPT_2 = _InputsFirst(
     "gpt2",
     "GPT2LMHeadModel",
     {

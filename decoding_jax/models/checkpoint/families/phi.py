@@ -57,8 +57,10 @@ def _longrope_settings(config: LlamaConfig) -> dict[str, Any]:
     scaling = config.rope_scaling
     if scaling is None:
         return {}
-    original = scaling.original_max_positions
-    return {_ORIGINAL: original, "max_position_embeddings": round(original * scaling.factor)}
+    return {
+        _ORIGINAL: scaling.original_max_positions,
+        "max_position_embeddings": scaling.extended_positions,
+    }
 
 
 PHI3 = Family(
