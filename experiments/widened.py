@@ -33,7 +33,7 @@ import numpy as np
 from flax import traverse_util
 
 import decoding_jax
-from decoding_jax.models import T5, Llama, save_model
+from decoding_jax.models import GPT2, T5, Llama, save_model
 from decoding_jax.text import embedded
 from experiments import held_out
 
@@ -184,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0, help="that of the random weights")
     args = parser.parse_args(argv)
     model, tokenizer = decoding_jax.load(args.model)
-    if type(model) not in (Llama, T5):
+    if not isinstance(model, (Llama, T5)) or isinstance(model, GPT2):
         parser.error(f"model: expected a Llama or a T5, got {type(model).__name__}")
     wide = widened(model, SHAPES[args.shape], args.seed)
     count = sum(x.size for x in jax.tree.leaves(wide.params))
