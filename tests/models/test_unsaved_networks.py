@@ -32,11 +32,6 @@ from decoding_jax.models.checkpoint import load_model, save_model
             "qk_norm, merged: expected both (T5Gemma 2) or neither (T5Gemma)",
         ),
         (
-            "t5gemma2",
-            {"logits_via_embedding": False},
-            "logits_via_embedding: expected True with merged = True, got False",
-        ),
-        (
             "gemma3",
             {"attention_soft_cap": 9.0},
             "attention_soft_cap: expected None in gemma3_text, the nearest family of this layout",
