@@ -153,6 +153,7 @@ def load_model(
         _refuse_lora(directory, lora, "T5X")
         return load_t5x(directory, dtype=dtype, mesh=mesh, scan_layers=scan_layers, weights=weights)
     items = find_maxtext(directory) if is_other else None
+    tensors: Tensors | None = None
     if gemma is not None:
         _refuse_lora(directory, lora, "the library gemma")
         settings, tensors = read_gemma(directory, gemma)
@@ -181,7 +182,7 @@ def load_model(
     try:
         if lora is not None:
             tensors = MergedTensors(directory, lora)
-        elif items is None and gemma is None:
+        elif tensors is None:
             tensors = Tensors(directory, () if packing is None else packing.weights)
         dtype = tensors.dtype() if dtype == "auto" else dtype
         model = _FAMILIES[family].read(settings, tensors, dtype, layout)

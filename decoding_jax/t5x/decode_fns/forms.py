@@ -350,8 +350,12 @@ def best_k_search(call: Call, budget: int | None = None, k: int | None = None) -
     Raises:
       ValueError: on T5X's own networks, and for counts below 1.
     """
-    k = call.num_decodes if k is None else k
-    return {"k": k, "budget": call.num_decodes * call.length if budget is None else budget}
+    return {"k": call.num_decodes if k is None else k, "budget": _budget(call, budget)}
+
+
+def _budget(call: Call, given: int | None) -> int:
+    """The budget that is given, or that of a beam search as wide as there are decodes."""
+    return call.num_decodes * call.length if given is None else given
 
 
 @of_form
@@ -371,7 +375,7 @@ def best_first_search(call: Call, budget: int | None = None) -> dict[str, Any]:
     Raises:
       ValueError: as ``best_k_search``.
     """
-    return {"budget": call.num_decodes * call.length if budget is None else budget}
+    return {"budget": _budget(call, budget)}
 
 
 @of_form
