@@ -33,7 +33,7 @@ import decoding_jax
 from decoding_jax.batches import RowDecoder, parse, widths
 from decoding_jax.text import completions, default_stop, embedded
 from experiments import held_out
-from experiments.results import write_json
+from experiments.results import read_json, write_json
 
 MODEL = "translation-en-fr"
 NEW_TOKENS = 64
@@ -131,6 +131,8 @@ def measure(
 ) -> None:
     """Times all cases, prints a table, and writes ``cpu_translation.json``.
 
+    Rows of other models in the file stay.
+
     Args:
       out: a folder.
       repeats: how often each run is timed.
@@ -146,7 +148,8 @@ def measure(
     installed = all(map(importlib.util.find_spec, ("ctranslate2", "transformers", "torch")))
     if not installed:
         print("CTranslate2 is left out: ctranslate2, transformers or torch is not installed")
-    table = []
+    path, title = out / "cpu_translation.json", Path(name).name
+    table = [row for row in read_json(path) if row["model"] != title] if path.exists() else []
     for search in tqdm(searches):
         runs = {
             "generate": with_generate(texts, search, rows, name),
@@ -160,14 +163,31 @@ def measure(
         for key, values in timed(runs, repeats).items():
             wall, cpu = (statistics.median(column) for column in zip(*values, strict=True))
             same = sum(a == b for a, b in zip(made[key], made["generate"], strict=True))
-            row = {"search": search, "by": key, "seconds": wall, "cpu_seconds": cpu}
+            row = {"model": title, "search": search, "by": key}
+            row |= {"seconds": wall, "cpu_seconds": cpu}
             row |= {"sentences_per_second": count / wall, "same_texts": same / count}
             table.append(row)
             print(
                 f"{search:7}  {key:18}  {count / wall:7.0f} /s  {wall:6.2f} s  {cpu:6.2f} CPU s  "
                 f"{same / count:5.1%} equal"
             )
-    write_json(out / "cpu_translation.json", table)
+    write_json(path, table)
+
+
+def markdown(table: list[dict[str, Any]]) -> str:
+    """Sentences a second by each program, and their CPU time over that of CTranslate2."""
+    lines = ["| model | search | by | sentences a second | CPU ms a sentence | over CTranslate2 |"]
+    lines += ["| --- " * 6 + "|"]
+    peers = {(r["model"], r["search"]): r for r in table if r["by"] == "CTranslate2"}
+    for row in table:
+        peer = peers[row["model"], row["search"]]
+        count = row["seconds"] * row["sentences_per_second"]
+        lines += [
+            f"| {row['model']} | {row['search']} | {row['by']} "
+            f"| {row['sentences_per_second']:,.0f} | {1e3 * row['cpu_seconds'] / count:.1f} "
+            f"| {row['cpu_seconds'] / peer['cpu_seconds']:.2f} |"
+        ]
+    return "\n".join(lines)
 
 
 def main() -> None:

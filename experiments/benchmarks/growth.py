@@ -5,6 +5,8 @@ the others stay. A step's time is the time of a decode less that of one that end
 token, by the number of the other tokens; memory is what the compiled program needs beside weights
 and prompt. Beside a step stands what reading its bytes once would take: the weights, and the keys
 and values of the tokens that the texts have on average. The bandwidth is that of the smallest case.
+Jobs translate held-out sentences, again and again, with the embedded model, each in a process of
+its own.
 
     python -m experiments.benchmarks.growth --out docs/measured/growth.json
 """
@@ -12,6 +14,12 @@ and values of the tokens that the texts have on average. The bandwidth is that o
 from __future__ import annotations
 
 import argparse
+import itertools
+import os
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,7 +32,7 @@ import decoding_jax
 from decoding_jax import Stop
 from decoding_jax.models import Llama, LlamaConfig
 from decoding_jax.text import encode_batch
-from experiments import drawing
+from experiments import drawing, held_out
 from experiments.benchmarks.large_models import busyness
 from experiments.benchmarks.timing import interleaved, quartiles
 from experiments.results import add_rows, ledger_of
@@ -39,6 +47,7 @@ AXES: dict[str, tuple[int, ...]] = {
     "beams": (1, 4, 16, 64, 256),
 }
 LAYERS, HEADS, HEAD_DIM, MLP = 6, 8, 64, 1408
+JOBS = (10, 1000, 100_000)
 
 
 class Setting(NamedTuple):
@@ -111,6 +120,26 @@ def measure(setting: Setting, repeats: int) -> dict[str, Any]:
     }
 
 
+def measure_job(num_inputs: int) -> dict[str, Any]:
+    """Seconds, CPU seconds and the most memory of a greedy job with this number of inputs."""
+    sentences = itertools.cycle(s.english for s in held_out.read())
+    with tempfile.TemporaryDirectory() as folder:
+        inputs = Path(folder, "inputs.txt")
+        inputs.write_text("\n".join(itertools.islice(sentences, num_inputs)) + "\n", "utf-8")
+        files = ["models/translation_en_fr.gin", "strategies/greedy.gin", "runs/infer.gin"]
+        command = [sys.executable, "-m", "decoding_jax.infer"]
+        command += [f"--gin_file={file}" for file in files]
+        command += [f'--gin.INPUT="{inputs}"', f'--gin.OUTPUT_DIR="{folder}/out"']
+        start = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - start
+        if status:
+            raise RuntimeError(f"expected a job that ends with 0, got {status}: {command}")
+    cpu_seconds = usage.ru_utime + usage.ru_stime
+    return {"seconds": seconds, "cpu_seconds": cpu_seconds, "bytes": 1024 * usage.ru_maxrss}
+
+
 def floors(rows: dict[str, Any], axis: str) -> list[tuple[int, dict[str, Any], float]]:
     """Each value of an axis with its row, and the milliseconds of its bytes."""
     base = rows[Setting(axis, AXES[axis][0]).name()]
@@ -147,23 +176,39 @@ def tables(ledger: dict[str, Any]) -> dict[str, str]:
                 f"| {axis} | {value:,} | {1e3 * row['first_token'][0]:.0f} | {step:.1f} "
                 f"| {step / floor:.2f} | {row['bytes_of_the_program'] / 1e6:,.0f} |"
             ]
-    return {"growth": "\n".join(lines)}
+    jobs = ["| inputs of a job | seconds | CPU seconds | inputs a second | most memory, MB |"]
+    jobs += ["| --- | --- | --- | --- | --- |"]
+    for inputs in JOBS:
+        if job := ledger["rows"].get(Setting("inputs", inputs).name()):
+            jobs += [
+                f"| {inputs:,} | {job['seconds']:.0f} | {job['cpu_seconds']:.0f} "
+                f"| {inputs / job['seconds']:,.0f} | {job['bytes'] / 1e6:,.0f} |"
+            ]
+    return {"growth": "\n".join(lines), "jobs": "\n".join(jobs)}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--axes", nargs="+", choices=AXES, default=list(AXES))
+    axes = AXES | {"inputs": JOBS}
+    parser.add_argument("--axes", nargs="+", choices=axes, default=list(axes))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, required=True, help="the JSON")
     args = parser.parse_args(argv)
     ledger = ledger_of(args.out)
     if "machine" not in ledger:
         ledger["machine"] = busyness()
-    settings = [Setting(axis, value) for axis in args.axes for value in AXES[axis]]
-    add_rows(ledger, settings, partial(measure, repeats=args.repeats), args.out)
-    print(tables(ledger)["growth"])
+    settings = [Setting(axis, value) for axis in args.axes for value in axes[axis]]
+
+    def row(setting: Setting) -> dict[str, Any]:
+        if setting.axis == "inputs":
+            return measure_job(setting.value)
+        return measure(setting, args.repeats)
+
+    add_rows(ledger, settings, row, args.out)
+    for table in tables(ledger).values():
+        print(table, end="\n\n")
 
 
 if __name__ == "__main__":

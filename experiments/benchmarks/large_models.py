@@ -20,6 +20,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -32,18 +33,21 @@ import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax
-from decoding_jax import Stop
+from decoding_jax import Stop, transforms
 from decoding_jax.models import transposed
-from decoding_jax.text import encode_batch
+from decoding_jax.strategies.speculative import PromptLookup
+from decoding_jax.text import embedded, encode_batch
 from decoding_jax.transforms import Trie, prefix_allowed_tokens
-from experiments import held_out
+from experiments import drawing, held_out
 from experiments.benchmarks.speculative import call
 from experiments.benchmarks.timing import interleaved, quartiles, quartiles_of_ratios
 from experiments.papers.results import shown
 from experiments.results import add_rows, ledger_of
 
 WIDTH, NEW_TOKENS, PROMPTS = 64, 32, 5
-SIZES = (2, 4)
+SIZES = (2, 4)  # Drafted tokens, where none are given.
+SIZE = 4  # Drafted tokens of several drafts, of a tree and of copied drafts.
+TEMPERATURES = (0, 1)
 ROWS = 4
 TOKENS = (1, 2, 4, 6, 9)
 BEAMS = (30, 100, 300)
@@ -57,15 +61,31 @@ class Setting(NamedTuple):
 
     Attributes:
       target: the directory's name.
-      task: ``speculation at temperature 0``, ``speculation at temperature 1``, or another of
-        ``TASKS``.
+      task: one of ``TASKS``.
+      temperature: of speculation.
+      rows: of speculation, which are decoded together.
     """
 
     target: str
     task: str
+    temperature: float = 0
+    rows: int = 1
 
     def name(self) -> str:
-        return f"{self.target}, {self.task}"
+        of_task = f"{self.target}, {self.task}"
+        if self.task != "speculation":
+            return of_task
+        rows = f", {self.rows} rows" if self.rows > 1 else ""
+        return f"{of_task} at temperature {self.temperature:g}{rows}"
+
+
+def setting_of(name: str) -> Setting:
+    """The setting of a row's name."""
+    target, task = name.split(", ", 1)
+    found = re.fullmatch(r"speculation at temperature ([\d.]+)(?:, (\d+) rows)?", task)
+    if found is None:
+        return Setting(target, task)
+    return Setting(target, "speculation", float(found[1]), int(found[2] or 1))
 
 
 def prompts(tokenizer: Any) -> list[list[int]]:
@@ -75,63 +95,132 @@ def prompts(tokenizer: Any) -> list[list[int]]:
     return [x for x in ids if WIDTH // 2 < len(x) <= WIDTH][:PROMPTS]
 
 
-def plain(model: Any, prompt: Any, temperature: int) -> Any:
+def of_drawing(temperature: float) -> dict[str, Any]:
+    """The arguments of ``sample`` at a temperature above zero."""
+    scaled = transforms.temperature(temperature) if temperature != 1 else None
+    return {"key": jax.random.key(0), "transform": scaled, "max_new_tokens": NEW_TOKENS}
+
+
+def plain(model: Any, prompt: Any, temperature: float) -> Any:
     """The target alone."""
     if temperature == 0:
         return decoding_jax.greedy(model, prompt, max_new_tokens=NEW_TOKENS)
-    return decoding_jax.sample(model, prompt, jax.random.key(0), max_new_tokens=NEW_TOKENS)
+    return decoding_jax.sample(model, prompt, **of_drawing(temperature))
 
 
-def speculate(model: Any, draft: Any, prompt: Any, temperature: int, size: int) -> Any:
-    """The target with a draft of ``size`` tokens."""
-    return decoding_jax.speculative_sample(
-        model,
-        draft,
-        prompt,
-        jax.random.key(0) if temperature else None,
-        num_draft_tokens=size,
-        verifier="token" if temperature else "greedy",
-        max_new_tokens=NEW_TOKENS,
-    )
+def speculate(model: Any, drafter: Any, prompt: Any, temperature: float, **options: Any) -> Any:
+    """The target with a drafter."""
+    if temperature == 0:
+        options |= {"verifier": "greedy", "max_new_tokens": NEW_TOKENS}
+    else:
+        options |= of_drawing(temperature)
+    return decoding_jax.speculative_sample(model, drafter, prompt, **options)
+
+
+def contestants(
+    drafts: dict[str, Any], sizes: Sequence[int], temperature: float
+) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """Drafters and their settings: each draft and size, and other ways to draft ``SIZE`` tokens."""
+    found: dict[str, tuple[Any, dict[str, Any]]] = {
+        f"{name}, K = {size}": (draft, {"num_draft_tokens": size})
+        for name, draft in drafts.items()
+        for size in sizes
+    }
+    size = {"num_draft_tokens": SIZE}
+    name, draft = next(iter(drafts.items()))
+    if temperature:
+        found[f"{name}, two drafts of {SIZE}"] = draft, {"num_drafts": 2, **size}
+    else:
+        tree = {"num_drafts": 2, "tree": "dynamic", **size}
+        found[f"{name}, dynamic tree of {2 * SIZE}"] = draft, tree
+    found[f"`PromptLookup`, K = {SIZE}"] = PromptLookup(), size
+    return found
+
+
+def seconds_of_parts(
+    target: Any, prompt: Any, drafts: dict[str, Any], sizes: Sequence[int]
+) -> dict[str, float]:
+    """The median seconds of the parts of a decode: prefills and single calls, without choices."""
+    rows, slots, steps = len(prompt.tokens), NEW_TOKENS + max(sizes) + 1, 4
+    runs: Runs = {}
+    for name, model in {"target": target, **drafts}.items():
+        prefill = jax.jit(lambda m: m.prefill(*prompt, lanes=1, slots=slots))
+        _, cache = prefill(model)
+        runs[f"{name}, prefill"] = partial(_waited, partial(prefill, model))
+        for tokens in [1, *(size + 1 for size in sizes if name == "target")]:
+            runs[f"{name}, {tokens}"] = call(model, cache, rows, tokens, steps)
+    return {
+        name: quartiles(times)[0] / (1 if name.endswith("prefill") else steps)
+        for name, times in interleaved(runs, 5).items()
+    }
 
 
 def speculation(
-    target: Any, tokenizer: Any, drafts: dict[str, Any], sizes: Sequence[int], temperature: int
+    target: Any,
+    tokenizer: Any,
+    drafts: dict[str, Any],
+    sizes: Sequence[int],
+    temperature: float,
+    rows: int,
 ) -> dict:
-    """Times of all sizes and drafts over plain decoding, with the tokens of an iteration."""
+    """Times of all drafters over plain decoding, their tokens a call, and what theory says.
+
+    A draft model's iteration is beside its parts, which are its calls and one of the target with
+    K + 1 tokens; their sum over a token of the target's is what theory divides the tokens by.
+    """
+    ids = prompts(tokenizer)
     seconds: dict[str, list[float]] = {}
-    tokens: dict[str, list[float]] = {}
-    for i, ids in enumerate(prompts(tokenizer)):
-        model, prompt = encode_batch(target, [ids], WIDTH)
+    infos: dict[str, list[Any]] = {}
+    entered = contestants(drafts, sizes, temperature)
+    model = prompt = None
+    for i in range(len(ids)):
+        model, prompt = encode_batch(target, (ids + ids)[i : i + rows], WIDTH)
 
         def alone(model: Any = model, prompt: Any = prompt) -> None:
             jax.block_until_ready(plain(model, prompt, temperature))
 
-        def drafted(
-            name: str, draft: Any, size: int, model: Any = model, prompt: Any = prompt
-        ) -> None:
-            output = jax.block_until_ready(speculate(model, draft, prompt, temperature, size))
-            tokens.setdefault(name, []).append(float(output.info.tokens_per_iteration))
+        def drafted(name: str, model: Any = model, prompt: Any = prompt) -> None:
+            drafter, options = entered[name]
+            output = speculate(model, drafter, prompt, temperature, **options)
+            infos.setdefault(name, []).append(jax.block_until_ready(output).info)
 
-        runs: Runs = {"plain": alone}
-        for draft_name, draft in drafts.items():
-            for size in sizes:
-                name = f"{draft_name}, K = {size}"
-                runs[name] = partial(drafted, name, draft, size)
+        runs: Runs = {"plain": alone, **{name: partial(drafted, name) for name in entered}}
         # All prompts have one shape, so the first one's warm-up compiles for the others.
         found = interleaved(runs, 1, None if i == 0 else {"plain": lambda: None})
         for name, times in found.items():
             seconds.setdefault(name, []).extend(times)
-    return {
-        name: {
+    parts = seconds_of_parts(model, prompt, drafts, sizes)
+    results: dict[str, Any] = {}
+    for name, times in seconds.items():
+        results[name] = {
             "ms_per_token": quartiles([1e3 * s / NEW_TOKENS for s in times]),
             "speed_up": quartiles_of_ratios(seconds, "plain", name),
-            "tokens_per_iteration": float(np.mean(tokens[name][-PROMPTS:]))
-            if name in tokens
-            else 1,
+            "tokens_per_iteration": 1,
         }
-        for name, times in seconds.items()
-    }
+        if name != "plain":
+            counted = infos[name][-len(ids) :]
+            emitted = float(np.mean([info.tokens_per_iteration for info in counted]))
+            results[name]["tokens_per_iteration"] = emitted
+            draft, size = name.split(", K = ") if ", K = " in name else ("", "")
+            if draft in drafts:
+                results[name] |= beside_parts(times, counted, parts, draft, int(size))
+    return {"contestants": results, "ms_of_parts": {n: 1e3 * s for n, s in parts.items()}}
+
+
+def beside_parts(
+    times: list[float], infos: list[Any], parts: dict[str, float], draft: str, size: int
+) -> dict[str, Any]:
+    """An iteration over its parts, and the speed-up without prefills that they allow."""
+    prefills = parts["target, prefill"] + parts[f"{draft}, prefill"]
+    over = []
+    for s, info in zip(times, infos, strict=True):
+        calls = float(np.max(info.target_calls)), float(np.max(info.draft_calls))
+        sum_of_parts = calls[0] * parts[f"target, {size + 1}"] + calls[1] * parts[f"{draft}, 1"]
+        over.append((s - prefills) / sum_of_parts)
+    emitted = float(np.mean([info.tokens_per_iteration for info in infos]))
+    iteration = parts[f"target, {size + 1}"] + size * parts[f"{draft}, 1"]
+    theory = emitted * parts["target, 1"] / iteration
+    return {"iteration_over_parts": quartiles(over), "theory": theory}
 
 
 def strategies(target: Any, tokenizer: Any, repeats: int = 5) -> dict:
@@ -217,37 +306,56 @@ def wide_beams(target: Any, tokenizer: Any, repeats: int = 3) -> dict:
     return {"seconds": {n: quartiles(x) for n, x in seconds.items()}, "ratios": ratios}
 
 
-def beside_transformers(target: Any, tokenizer: Any, directory: str, repeats: int = 5) -> dict:
-    """Times of ``transformers`` over ours, on the same weights, without an end token."""
+def beside_transformers(
+    target: Any, tokenizer: Any, directory: str, draft: tuple[str, Any], repeats: int = 5
+) -> dict:
+    """Times of ``transformers`` over ours, on the same weights, without an end token.
+
+    The compiled model has a static cache. Assisted decoding is ours with the greedy verifier, both
+    with drafts of ``SIZE`` tokens.
+    """
     import torch
     from transformers import AutoModelForCausalLM
 
-    theirs = AutoModelForCausalLM.from_pretrained(directory, dtype=target.config.dtype).eval()
+    read = partial(AutoModelForCausalLM.from_pretrained, dtype=target.config.dtype)
+    theirs, compiled = read(directory).eval(), read(directory).eval()
+    compiled.forward = torch.compile(compiled.forward)
+    helper = read(embedded().get(draft[0], draft[0])).eval()
+    of_helper = helper.generation_config
+    of_helper.num_assistant_tokens, of_helper.num_assistant_tokens_schedule = SIZE, "constant"
+    of_helper.assistant_confidence_threshold = 0.0
     ids = prompts(tokenizer)[0]
     given = torch.tensor([ids])
     length = {"max_new_tokens": NEW_TOKENS}
     model, prompt = encode_batch(target, [ids], len(ids))
-    kinds: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
-        "greedy": (lambda: decoding_jax.greedy(model, prompt, **length), {"do_sample": False}),
-        "sample": (
-            lambda: decoding_jax.sample(model, prompt, jax.random.key(0), **length),
-            {"do_sample": True, "top_k": 0},
-        ),
-        "beams of 4": (
-            lambda: decoding_jax.beam_search(model, prompt, beam_size=4, num_return=1, **length),
-            {"do_sample": False, "num_beams": 4},
-        ),
+
+    def ours(function: Callable[..., Any], *args: Any, **options: Any) -> Callable[[], Any]:
+        return partial(_waited, partial(function, model, *args, **options))
+
+    def generate(network: Any = theirs, **options: Any) -> Callable[[], None]:
+        ends = {"min_new_tokens": NEW_TOKENS, "eos_token_id": None, "pad_token_id": 0}
+
+        def run() -> None:
+            with torch.inference_mode():
+                network.generate(given, **length, **ends, **options)
+
+        return run
+
+    greedy = ours(decoding_jax.greedy, prompt, **length)
+    sample = ours(decoding_jax.sample, prompt, jax.random.key(0), **length)
+    beams = ours(decoding_jax.beam_search, prompt, beam_size=4, num_return=1, **length)
+    assisted = ours(speculate, draft[1], prompt, 0, num_draft_tokens=SIZE)
+    static = generate(compiled, do_sample=False, cache_implementation="static")
+    kinds = {
+        "greedy": (greedy, generate(do_sample=False)),
+        "greedy, `torch.compile`": (greedy, static),
+        "sample": (sample, generate(do_sample=True, top_k=0)),
+        "beams of 4": (beams, generate(do_sample=False, num_beams=4)),
+        "assisted": (assisted, generate(do_sample=False, assistant_model=helper)),
     }
-
-    def generate(options: dict[str, Any]) -> None:
-        with torch.inference_mode():
-            ends = {"min_new_tokens": NEW_TOKENS, "eos_token_id": None, "pad_token_id": 0}
-            theirs.generate(given, **length, **ends, **options)
-
     runs: Runs = {}
-    for name, (ours, options) in kinds.items():
-        runs[f"{name}, ours"] = partial(_waited, ours)
-        runs[f"{name}, transformers"] = partial(generate, options)
+    for name, pair in kinds.items():
+        runs[f"{name}, ours"], runs[f"{name}, transformers"] = pair
     seconds = interleaved(runs, repeats)
     return {
         "ms_per_step": _ms_per_step(seconds),
@@ -257,11 +365,16 @@ def beside_transformers(target: Any, tokenizer: Any, directory: str, repeats: in
     }
 
 
-def kernels(target: Any, tokenizer: Any, repeats: int = 9, steps: int = 4) -> dict:
-    """Times of a call with several tokens, over that by plain kernels and over one token's."""
+def kernels(target: Any, tokenizer: Any, directory: str, repeats: int = 9, steps: int = 4) -> dict:
+    """Times of a call with several tokens, over others.
+
+    They are over that of plain kernels and that of one token; int8 weights are over those stored.
+    """
     ids = prompts(tokenizer)[0]
     runs: Runs = {}
-    for kind, other in (("stored", target), ("plain", transposed.plain(target))):
+    narrow, _ = decoding_jax.load(directory, dtype=target.config.dtype, weights="int8")
+    kinds = {"stored": target, "plain": transposed.plain(target), "int8": narrow}
+    for kind, other in kinds.items():
         model, prompt = encode_batch(other, [ids], WIDTH)
         _, cache = jax.jit(lambda m, p=prompt: m.prefill(*p, lanes=1, slots=WIDTH))(model)
         for tokens in TOKENS:
@@ -275,6 +388,7 @@ def kernels(target: Any, tokenizer: Any, repeats: int = 9, steps: int = 4) -> di
         "over_one_token": {
             str(n): quartiles_of_ratios(seconds, f"{n} stored", "1 stored") for n in TOKENS
         },
+        "int8": {str(n): quartiles_of_ratios(seconds, f"{n} int8", f"{n} stored") for n in TOKENS},
     }
 
 
@@ -295,10 +409,11 @@ def busyness() -> dict[str, Any]:
 def tables(ledger: dict[str, Any]) -> dict[str, str]:
     """The page's tables, of the rows of a ledger."""
 
-    speculated = ["| target | T | draft, K | tokens a call | ms a token | speed-up |"]
-    speculated += ["| --- | --- | --- | --- | --- | --- |"]
-    read = ["| target | tokens | ms | over plain kernels | over one token |"]
-    read += ["| --- | --- | --- | --- | --- |"]
+    titles = "rows | T | drafter | tokens a call | ms a token | speed-up | in theory"
+    speculated = [f"| target | {titles} | iteration over its parts |"]
+    speculated += ["| --- " * 9 + "|"]
+    read = ["| target | tokens | ms | over plain kernels | over one token | int8 over it |"]
+    read += ["| --- " * 6 + "|"]
     stepped, wide, beside = (
         [f"| target | {what} |", "| --- | --- | --- |"]
         for what in (
@@ -309,12 +424,13 @@ def tables(ledger: dict[str, Any]) -> dict[str, str]:
     )
     others = {"strategies": stepped, "wide beams": wide, "transformers": beside}
     for name, row in ledger["rows"].items():
-        target, task = name.split(", ", 1)
+        target, task, temperature, rows = setting_of(name)
         if task == "kernels":
             ms, ratios, over = (row[part] for part in ("ms", "ratios", "over_one_token"))
             for n in ratios:
                 times = f"{ms[f'{n} stored'][0]:.0f} | {shown(ratios[n], 2)} | {shown(over[n], 2)}"
-                read += [f"| {target} | {n} | {times} |"]
+                narrow = shown(row["int8"][n], 2) if "int8" in row else ""
+                read += [f"| {target} | {n} | {times} | {narrow} |"]
             continue
         if task in others:
             others[task] += [
@@ -329,12 +445,41 @@ def tables(ledger: dict[str, Any]) -> dict[str, str]:
             found = row["contestants"][best]
             if best == "plain":
                 continue
+            theory = f"{found['theory']:.2f}" if "theory" in found else ""
+            over = shown(found["iteration_over_parts"], 2) if theory else ""
             speculated += [
-                f"| {target} | {task[-1]} | {best} | {found['tokens_per_iteration']:.2f}"
-                f" | {found['ms_per_token'][0]:.1f} | {shown(found['speed_up'], 2)} |"
+                f"| {target} | {rows} | {temperature:g} | {best}"
+                f" | {found['tokens_per_iteration']:.2f} | {found['ms_per_token'][0]:.1f}"
+                f" | {shown(found['speed_up'], 2)} | {theory} | {over} |"
             ]
     found = {"speculation": speculated, "kernels": read, **others}
     return {title: "\n".join(lines) for title, lines in found.items()}
+
+
+def plot(ledger: dict[str, Any], path: Path) -> None:
+    """The speed-up by the first draft over K, one row at a time, beside theory."""
+    rows = {setting_of(name): row for name, row in ledger["rows"].items()}
+    found = {s: row for s, row in rows.items() if s.task == "speculation" and s.rows == 1}
+    targets = list(dict.fromkeys(s.target for s in found))
+    figure, axes = drawing.panels(1, len(targets), height=2.8)
+    for ax, target in zip(axes, targets, strict=True):
+        for i, temperature in enumerate((0, 0.8, 1)):
+            row = found.get(Setting(target, "speculation", temperature))
+            if row is None:
+                continue
+            by_name = row["contestants"].items()
+            sizes = {int(n.split(", K = ")[1]): x for n, x in by_name if "K" in n and "`" not in n}
+            speed_ups = [x["speed_up"] for x in sizes.values()]
+            label = f"temperature {temperature:g}"
+            drawing.intervals(ax, list(sizes), speed_ups, i, "-", label=label)
+            theory = [(k, x["theory"]) for k, x in sizes.items() if "theory" in x]
+            if theory:
+                ax.plot(*zip(*theory, strict=True), ":", color=drawing.COLOURS[i])
+        ax.axhline(1, color=drawing.GREY, linewidth=0.8)
+        ax.set(title=target, xlabel="K", xticks=range(1, 9))
+    axes[0].set_ylabel("times as fast")
+    axes[-1].legend()
+    drawing.save(figure, path)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -344,6 +489,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("target", help="a directory that experiments.widened wrote")
     parser.add_argument("--drafts", nargs="+", default=["python-code-draft-deep"])
     parser.add_argument("--sizes", nargs="+", type=int, default=SIZES, help="drafted tokens")
+    parser.add_argument("--temperatures", nargs="+", type=float, default=TEMPERATURES)
+    parser.add_argument("--rows", type=int, default=1, help="rows of speculation")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--tasks", nargs="+", choices=TASKS)
     parser.add_argument("--crowded", action="store_true", help="measure on a busy machine too")
@@ -355,12 +502,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     target, tokenizer = decoding_jax.load(args.target, dtype=args.dtype)
     drafts = {Path(d).name: decoding_jax.load(d, dtype=args.dtype)[0] for d in args.drafts}
     name = Path(args.target).name + ("" if args.dtype == "float32" else f" {args.dtype}")
-    tasks = [f"speculation at temperature {t}" for t in (0, 1)] + list(TASKS[1:])
     others: dict[str, Callable[[Any, Any], dict]] = {
         "strategies": strategies,
         "wide beams": wide_beams,
-        "transformers": partial(beside_transformers, directory=args.target),
-        "kernels": kernels,
+        "transformers": partial(
+            beside_transformers,
+            directory=args.target,
+            draft=(args.drafts[0], drafts[Path(args.drafts[0]).name]),
+        ),
+        "kernels": partial(kernels, directory=args.target),
     }
     chosen = args.tasks or TASKS
 
@@ -369,12 +519,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         if setting.task in others:
             found = others[setting.task](target, tokenizer)
         else:
-            temperature = int(setting.task[-1])
-            found = {"contestants": speculation(target, tokenizer, drafts, args.sizes, temperature)}
+            given = setting.temperature, setting.rows
+            found = speculation(target, tokenizer, drafts, args.sizes, *given)
         return {**found, "seconds": time.perf_counter() - start, "machine": machine}
 
     ledger = ledger_of(args.out)
-    settings = [Setting(name, task) for task in tasks if task.split(" at ")[0] in chosen]
+    settings = [Setting(name, task) for task in chosen if task != "speculation"]
+    if "speculation" in chosen:
+        settings += [Setting(name, "speculation", t, args.rows) for t in args.temperatures]
     add_rows(ledger, settings, measure, args.out)
     for title, table in tables(ledger).items():
         print(title, table, sep="\n\n", end="\n\n")
