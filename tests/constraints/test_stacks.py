@@ -281,6 +281,37 @@ def test_rows_have_constraints_of_all_kinds(monkeypatch):
     assert same_bits(program(joined, key)[:5], want[:5])
 
 
+@pytest.mark.exhaustive
+def test_joined_texts_go_on_as_those_of_their_automata(monkeypatch):
+    """A pattern and two stacks of other sizes, beside the tables of the same texts, unrolled."""
+    pairs = [both(monkeypatch, "grammar", *x) for x in ((NEST, SMALL, 3), (OTHER, SMALL, 2))]
+    plain = constraints.regex(r"\(1\)|1(\+1)*", SMALL)
+    joined = constraints.by_row([plain, *(stacked for stacked, _ in pairs)])
+    alone = [plain, *(unrolled for _, unrolled in pairs)]
+
+    def table(automaton):
+        """The state after each state and piece; state -1 is the last."""
+        after = np.asarray(automaton.transitions)[0][:, np.asarray(automaton.token_class)[0, :7]]
+        return np.pad(after, [(0, 1), (0, 0)], constant_values=-1)
+
+    @jax.jit
+    def advanced(states, token):
+        states = joined.language.advance(states, token)
+        return states, joined.language.allowed(states, 8)
+
+    rng, walks = np.random.default_rng(0), 64
+    tables = [table(x.language) for x in alone]
+    after = lambda known: np.stack([t[k] for t, k in zip(tables, known, strict=True)])  # noqa: E731
+    known = np.array([[int(x.start)] * walks for x in alone])
+    states = joined.language.begin(jnp.asarray(np.repeat(joined.start[:, None], walks, 1)))
+    for _ in range(6):
+        follows = after(known)
+        token = (rng.random(follows.shape) + (follows >= 0)).argmax(-1).astype(np.int32)
+        known = np.take_along_axis(follows, token[..., None], 2)[..., 0]
+        states, allowed = advanced(states, token)
+        np.testing.assert_array_equal(np.asarray(allowed)[..., :7], after(known) >= 0)
+
+
 def test_the_program_of_a_deep_stack_is_no_longer(monkeypatch):
     """Frames are taken out of their words together, however many there are."""
     monkeypatch.setattr(made, "_MOST_UNROLLED", 0)

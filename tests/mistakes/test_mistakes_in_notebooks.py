@@ -216,6 +216,7 @@ TABLE = [
         lambda: generate(strategy="sampling"),
         "expected one of .*, got 'sampling'; sample is near",
     ),
+    ("strategy", lambda: generate(strategy="am"), "expected one of .*, got 'am'$"),
     (
         "strategy",
         lambda: generate(strategy="top_p"),

@@ -85,6 +85,9 @@ def every_outcome(p, q, num_drafts, length=None):
     weight *= np.where(choice == 1, preferred, 1 - preferred).prod((1, 2))
     accepted, joint = 0.0, np.zeros((vocab_size,) * (length + 1))
     path = found.tokens.astype(int)
+    # No draft is preferred after it has left the path, not even by a uniform number of 0.
+    is_path = tokens[:, :length] == path[:, :length, None]
+    assert is_path.all(1).any(-1).all()
     for count in range(length, -1, -1):
         chance = weight * (candidate[:, count - 1] if count else 1.0)
         weight = weight - chance

@@ -132,6 +132,7 @@ def test_weighted_particles_have_the_mean_of_the_target(name, threshold):
         normaliser = np.exp(np.asarray(output.info.log_normaliser[rows], np.float64))
         share = np.exp(np.asarray(output.info.log_weight[rows], np.float64))
         tokens, length = output.tokens[rows], output.length[rows]
+        assert not length[share == 0].any()
         index = outcome_index(want, tokens.reshape(-1, LENGTH), length.ravel())
         index = np.where(share > 0, index.reshape(share.shape), -1)
         assert (index[share > 0] >= 0).all()

@@ -234,6 +234,34 @@ def test_equal_distributions_have_no_residual_and_are_never_rejected():
     assert (distributions.uniform(jnp.full((1, 2), 2**32 - 1, jnp.uint32)) < 1).all()
 
 
+@pytest.mark.exhaustive
+def test_codes_of_accepted_tokens_stay_spread_evenly():
+    """Of 64 lanes whose draft is its target, a pair of tokens has 64 p, rounded up or down."""
+    rows, lanes = 4, 64
+    rng = np.random.default_rng(6)
+    first, second = (random_distributions(rng, (rows, *shape), 0) for shape in ((3,), (3, 3)))
+
+    @jax.jit
+    def block(first, second):
+        verifier, zero = VERIFIERS["coded_token"], jnp.zeros((rows, lanes), jnp.int32)
+        keys, state = verifier.init(jax.random.key(7), rows, lanes)
+        logits = jnp.broadcast_to(first[:, None], (rows, lanes, 3))
+        token, after = verifier.draw(keys, state, distributions.softmax(logits), zero, zero)
+        states = jax.tree.map(lambda x: x[None], after)
+        drafted = distributions.softmax(logits[:, :, None])
+        draft = stages.Draft(token[..., None], zero + 1, drafted, states)
+        following = jnp.take_along_axis(second, token[..., None], axis=1)
+        target = distributions.softmax(jnp.stack([logits, following], axis=2))
+        return verifier.verify(keys, state, draft, target, zero, zero)
+
+    found = jax.device_get(block(first, second))
+    assert (found.accepted == 1).all()
+    count = np.zeros((rows, 3, 3))
+    np.add.at(count, (np.arange(rows)[:, None], *np.moveaxis(found.tokens, -1, 0)), 1)
+    p, following = (special.softmax(x.astype(np.float64), -1) for x in (first, second))
+    assert (np.abs(count - lanes * p[..., None] * following) < 1.001).all()
+
+
 def block_of_two(p, q, drafts):
     """A block whose rows are all drafts of two tokens, with distributions given the path."""
     first, second = drafts[:, 0], drafts[:, 1]
