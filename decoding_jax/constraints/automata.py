@@ -6,8 +6,10 @@ automata of texts with a million code points are as small as those of texts with
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Iterable, Sequence
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,6 +86,18 @@ class Automaton(NamedTuple):
         for s, low, high, to in zip(*(c[live].tolist() for c in columns), strict=True):
             made[s].append((low, high, to))
         return made
+
+
+@contextlib.contextmanager
+def without_collections() -> Iterator[None]:
+    """Pauses the search for cycles of objects, of which compilation makes many, and few cycles."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def of_edges(edges: Sequence[Sequence[Edge]], accepting: Sequence[bool]) -> Automaton:

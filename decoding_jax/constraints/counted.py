@@ -42,8 +42,9 @@ class Counted:
     """The strings in JSON that have so many characters.
 
     Attributes:
-      texts: the texts of the strings, of any length. Each of them has to be the beginning of one
-        with one character more (``can_grow``), so that a string that is too short may go on.
+      texts: the texts of the strings, of any length. Where some are shorter than ``low``, each of
+        them has to be the beginning of one with one character more (``can_grow``), so that a string
+        that is too short may go on.
       low: the least number of characters.
       high: the largest number.
       any_escapes: as for ``encodings.in_json``.

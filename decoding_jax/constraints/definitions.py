@@ -37,43 +37,31 @@ def reference(number: int) -> Expression:
     return Symbols(((_BYTES + number, _BYTES + number),))
 
 
-def of_automata(
-    parts: Sequence[Automaton], places: Sequence[str], max_depth: int | None, name: str
-) -> Automaton:
-    """The automaton of the texts of the first of some definitions.
-
-    A definition may be within itself, where another one or more may lie between, so that at most
-    ``max_depth`` of it are open at once. A definition that ends with a reference to itself is
-    repeated, and does not nest.
-
-    Args:
-      parts: the automaton of each definition, in which ``reference(i)`` stands for the texts of
-        definition i.
-      places: where each definition is, for errors.
-      max_depth: 1 or more, or None for definitions that do not nest.
-      name: the name of the argument, for errors.
-
-    Raises:
-      ValueError: in one line, for a definition within itself without ``max_depth``; where no text
-        ends within ``max_depth``; and for an automaton of more than 65,536 states.
-
-    Example:
-      >>> from decoding_jax.constraints.expressions import compiled, optional, sequence, text
-      >>> lists = sequence(text(b"["), optional(reference(0)), text(b"]"))
-      >>> of_automata([compiled(lists)], ["list"], 2, "list").table.shape[0]  # [[]] and []
-      5
-    """
-    made = network_of(parts, places, max_depth, name)
-    return made if isinstance(made, Automaton) else made.automaton()
-
-
 def network_of(
     parts: Sequence[Automaton | Counted], places: Sequence[str], max_depth: int | None, name: str
 ) -> Automaton | Network:
     """The definitions before they are unrolled, or an automaton where none refers to another.
 
-    The arguments and errors are those of ``of_automata``, but that definitions after the first one
-    may be strings whose characters are counted.
+    Texts are those of the first definition. A definition may be within itself, where another one or
+    more may lie between, so that at most ``max_depth`` of it are open at once. A definition that
+    ends with a reference to itself is repeated, and does not nest.
+
+    Args:
+      parts: the automaton of each definition, in which ``reference(i)`` stands for the texts of
+        definition i; those after the first one may be strings whose characters are counted.
+      places: where each definition is, for errors.
+      max_depth: 1 or more, or None for definitions that do not nest.
+      name: the name of the argument, for errors.
+
+    Raises:
+      ValueError: in one line, for a definition within itself without ``max_depth``, when it is met.
+
+    Example:
+      >>> from decoding_jax.constraints.expressions import compiled, optional, sequence, text
+      >>> lists = sequence(text(b"["), optional(reference(0)), text(b"]"))
+      >>> network = network_of([compiled(lists)], ["list"], 2, "list")
+      >>> network.automaton().table.shape[0]  # [[]] and []
+      5
     """
     first = parts[0]
     if isinstance(first, Automaton) and not any(map(_refers, parts)):

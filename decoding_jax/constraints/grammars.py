@@ -1,8 +1,8 @@
 """Automata of the rules of grammars in the notation of Lark.
 
 The library ``lark`` reads them.
-A rule that begins with itself is rewritten by Arden's rule: A = A a | b has the texts of b a*. What
-is repeated by ``*`` and ``+``, which ``lark`` makes rules of, therefore does not nest.
+A rule that begins with itself is rewritten by Arden's rule: A = A a | b has the texts of b a*. The
+rules that ``lark`` makes of ``*`` and ``+`` become repetitions within the rules that have them.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def automata_of(text: str, name: str = "grammar") -> tuple[list[Automaton], list
         and for a terminal that is not regular, or looks at what is outside of it.
 
     Example:
-      >>> made, places = automata_of('start: "a"+')
+      >>> made, places = automata_of('start: "(" start ")" | "a"+')
       >>> places
-      ['grammar.start', 'grammar.__start_plus_0']
+      ['grammar.start']
     """
     if not isinstance(text, str):
         raise fields.error(name, "a grammar in Lark's notation", text)
@@ -56,29 +56,27 @@ def automata_of(text: str, name: str = "grammar") -> tuple[list[Automaton], list
         made = patterns.matched(one.pattern.to_regexp(), f"{name}.{one.name}", alone=False)
         terminals[one.name] = Compiled(in_utf8(compiled(made)))
     spaces = [terminals[key] for key in read.ignore_tokens]
-    number = {key: i for i, key in enumerate(rules)}
+    number = {key: i for i, key in enumerate(key for key in rules if not key.startswith("__"))}
 
-    def sequence_of(symbols: Sequence[Any]) -> Expression:
-        parts: list[Expression] = []
-        for symbol in symbols:
-            if not symbol.is_term:
-                parts.append(reference(number[symbol.name]))
-                continue
-            if symbol.name not in terminals:
-                raise fields.error(name, "a pattern for each terminal", symbol.name)
-            parts.append(terminals[symbol.name])
-            parts += [optional(union(*spaces))] if spaces else []
-        return sequence(*parts)
+    def of_symbol(symbol: Any) -> Expression:
+        if not symbol.is_term:
+            own = symbol.name in number
+            return (
+                reference(number[symbol.name]) if own else Compiled(compiled(of_rule(symbol.name)))
+            )
+        if symbol.name not in terminals:
+            raise fields.error(name, "a pattern for each terminal", symbol.name)
+        return sequence(terminals[symbol.name], *([optional(union(*spaces))] if spaces else []))
 
-    automata = []
-    for key, expansions in rules.items():
-        again = [sequence_of(x[1:]) for x in expansions if x and x[0].name == key]
-        first = [sequence_of(x) for x in expansions if not x or x[0].name != key]
+    def of_rule(key: str) -> Expression:
+        parts = [(x, x[:1] and x[0].name == key) for x in rules[key]]
+        again = [sequence(*map(of_symbol, x[1:])) for x, is_again in parts if is_again]
+        first = [sequence(*map(of_symbol, x)) for x, is_again in parts if not is_again]
         if not first:
             raise fields.error(name, "rules that do not always begin with themselves", key)
-        repeated = [Repeat(union(*again), 0, None)] if again else []
-        automata.append(compiled(sequence(union(*first), *repeated)))
-    return automata, [f"{name}.{key}" for key in number]
+        return sequence(union(*first), *([Repeat(union(*again), 0, None)] if again else []))
+
+    return [compiled(of_rule(key)) for key in number], [f"{name}.{key}" for key in number]
 
 
 def _read(text: str, name: str) -> Any:

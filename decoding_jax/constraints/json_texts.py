@@ -88,6 +88,7 @@ class Style:
         return text(b"\n" + b"  " * depth) if self.spaces == "indent" else EMPTY
 
 
+@automata.without_collections()
 def automata_of(
     schema: Any, name: str, max_depth: int | None, style: Style, retrieve: Retrieve | None = None
 ) -> tuple[list[Automaton | Counted], list[str]]:
@@ -121,7 +122,10 @@ def automata_of(
     goals = [schemas.root, *(goal for goal in nested if goal != schemas.root)]
     writer.number = {goal: i for i, goal in enumerate(goals) if goal in nested}
     writer.begin_counts(len(goals))
-    made = [compiled(writer.own(goal)) for goal in goals]
+    made = [
+        _any_value(style, i) if goal == ANYTHING else compiled(writer.own(goal))
+        for i, goal in enumerate(goals)
+    ]
     places = [name, *map(schemas.place, goals[1:]), *[name] * len(writer.counted)]
     return [*made, *writer.counted], places
 
@@ -498,6 +502,15 @@ def after_each(places: dict[Any, int]) -> Iterator[Any]:
             done += 1
 
 
+@functools.lru_cache(256)
+def _any_value(style: Style, number: int) -> Automaton:
+    """The definition of values of any type, which has a number: it is that of many schemas."""
+    schemas = Schemas(True)
+    writer = _Writer(schemas, "schema", 1, style)
+    writer.number = {ANYTHING: number}
+    return compiled(writer.own(schemas.root))
+
+
 @functools.lru_cache(4096)
 def _key(names: Expression, any_escapes: bool) -> Expression:
     return Compiled(in_json(compiled(names), any_escapes))
@@ -534,7 +547,9 @@ def _counted(some: Strings, any_escapes: bool) -> Counted | None:
     if some.values is not None or some.high is None or some.high <= _FEW:
         return None
     made = compiled(some.texts)
-    if made.is_empty or not can_grow(made) or max(shortest(made), some.low) > some.high:
+    if made.is_empty or max(least := shortest(made), some.low) > some.high:
+        return None
+    if some.low > least and not can_grow(made):  # A string that is too short might not go on.
         return None
     found = Counted(some.texts, some.low, some.high, any_escapes)
     return None if found.places is None else found

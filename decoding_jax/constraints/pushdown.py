@@ -18,6 +18,11 @@ and the bottom frame ({a}, -1) has nothing below::
     [[]]            bottom    (after "]", ()): it waits again
            pops it            (after "]", (bottom)): the text may end
 
+Members may differ in their frames, as where each of two alternatives, ``x: "<" a ">"`` and
+``y: "<" a "]"``, goes on elsewhere after ``a``. What is read until then is the same for both, so
+one frame is pushed that stands for either, and the frame that is popped gives both members back. It
+opens what the one of them opens that opens most: texts that this leaves no room for are left out.
+
 ``max_depth`` bounds how many frames open each counted definition; how many more of each may
 be opened is called the room. Within a string whose characters are counted, all members of a state
 are at one place, which they have reached together.
@@ -26,8 +31,10 @@ are at one place, which they have reached together.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Set
+from typing import Any
 
 import numpy as np
 
@@ -35,12 +42,16 @@ from decoding_jax.constraints.counted import Counted, Place
 from decoding_jax.constraints.definitions import Network
 
 Frame = tuple[frozenset[int], int]
-Member = tuple[int, tuple[Frame, ...]]
+Word = tuple[Frame, ...]
+Frames = frozenset[Word]
+"""What the stack of the device has as one frame: one of some sequences of frames."""
+
+Member = tuple[int, Word]
 Members = tuple[Member, ...]
 Room = tuple[int, ...]  # for each counted definition
 
 _MOST_SETS = 1 << 16  # of members
-_MOST_MEMBERS = 64  # of a set
+_MOST_MEMBERS = 128  # of a set
 _MOST_FRAMES = 32  # of a member, above the common stack
 _MOST_COUNTED = 6
 AMPLE = 1 << 20
@@ -69,7 +80,7 @@ class Machine:
         definition never exceeds that of one of these.
       frames: the frames that have been pushed, by number.
       start: the state before the first byte, whose common stack is empty.
-      start_needs: the room that any whole text needs; None where no text ends.
+      has_texts: whether some text ends within the depth.
     """
 
     def __init__(self, network: Network):
@@ -80,6 +91,9 @@ class Machine:
         if len(self.counted) > _MOST_COUNTED or self._counted & _may_be_empty(network):
             raise AmbiguousError
         self._next = network.table.tolist()
+        self._reads: list[list[int]] = [[] for _ in self._next]  # classes of bytes, of each place
+        for place, column in np.argwhere(network.table >= 0).tolist():
+            self._reads[place].append(column)
         self._tails: defaultdict[int, set[int]] = defaultdict(set)  # what definitions end with
         for owner, calls in zip(network.owner, network.calls, strict=True):
             self._tails[owner] |= {other for other, after in calls if network.only_ends[after]}
@@ -90,19 +104,21 @@ class Machine:
         self._required = functools.cache(self._requirement)
         self._options = functools.cache(self._find_options)
         self.needed = functools.cache(self._find_needed)
+        self._divided_needs = functools.cache(self._find_divided_needs)
         self._ample = functools.cache(self._with_ample_room)
         self._needs_of = functools.cache(self._find_needs)
         self._pushed = functools.cache(self._push)
         self._tail_calls = functools.cache(self._find_tail_calls)
-        self.frames: list[Frame] = []
-        self._frame_number: dict[Frame, int] = {}
+        self.frames: list[Frames] = []
+        self._frame_number: dict[Frames, int] = {}
         self.sets: list[frozenset[Member]] = []
         self._is_waiting: list[bool] = []
         self._set_number: dict[frozenset[Member], int] = {}
         self._above: defaultdict[int, set[int]] = defaultdict(set)  # definitions, by frame
         bottom = (self._opened(0), -1)
         begun = network.starts[0], (bottom,)
-        self.start_needs = self._required(*begun)
+        depth = network.max_depth or 1
+        self.has_texts = any(max(need, default=0) <= depth for need in self._required(*begun))
         start = self._settled({begun})
         if start is None:
             raise AmbiguousError
@@ -142,16 +158,17 @@ class Machine:
         """
         members = sorted(self.sets[state], key=_order)
         rows = [self._next[place] for place, _ in members]
-        number: dict[tuple[int, ...], int] = {(-1,) * len(members): -1}
+        number: dict[tuple[int, ...], int] = {}
         found: list[Members] = []
-        of_class = []
-        for targets in zip(*rows, strict=True):
+        of_class = [-1] * len(rows[0])
+        for column in sorted({*itertools.chain(*(self._reads[place] for place, _ in members))}):
+            targets = tuple([row[column] for row in rows])
             if targets not in number:
                 number[targets] = len(found)
                 both = zip(targets, members, strict=True)
                 after = {(to, above) for to, (_, above) in both if to >= 0}
                 found.append(tuple(sorted(after, key=_order)) if len(after) > 1 else tuple(after))
-            of_class.append(number[targets])
+            of_class[column] = number[targets]
         return found, of_class
 
     def after(self, members: Members, room: Room) -> tuple[int, tuple[int, ...]] | None:
@@ -162,11 +179,12 @@ class Machine:
           the topmost first; None where the byte may not follow.
         """
         # Nearly always there is room for all, and one state for all rooms, which is kept.
-        if all(map(int.__le__, self.needed(members), room)):
+        if _is_within(self.needed(members), room):
             return self._ample(members)
-        options = self._options(members)
-        kept = tuple(m for m, needed in options if all(map(int.__le__, needed, room)))
-        return self._pushed(kept) if kept else None
+        kept = [m for m, needs in self._options(members) if _has_one_within(needs, room)]
+        while any(not _has_one_within(needs, room) for needs in self._divided_needs(tuple(kept))):
+            kept.remove(max(kept, key=lambda member: self._opens(member[1])))
+        return self._pushed(tuple(kept)) if kept else None
 
     def least_needed(self, state: int, choices: Iterable[Members]) -> Room:
         """The room of which less is never met with a state.
@@ -180,13 +198,15 @@ class Machine:
         """
         if any(above and above[-1][1] < 0 for _, above in self.sets[state]):
             return (self._network.max_depth or 1,) * len(self.counted)
-        needs = {needed for members in choices for _, needed in self._options(members)}
+        needs = {need for members in choices for _, some in self._options(members) for need in some}
         return tuple(map(min, zip(*needs, strict=True))) if needs else self._none()
 
     def _find_needed(self, members: Members) -> Room:
         """The room with which a byte does what it does with any larger one."""
-        needs = [needed for _, needed in self._options(members)]
-        return tuple(map(max, *needs)) if len(needs) > 1 else needs[0] if needs else self._none()
+        options = self._options(members)
+        found = [some for _, some in options] + self._divided_needs(tuple(m for m, _ in options))
+        each = (need for some in found for need in some)
+        return tuple(map(max, zip(self._none(), *each, strict=True)))
 
     def _with_ample_room(self, members: Members) -> tuple[int, tuple[int, ...]] | None:
         whole = tuple(member for member, _ in self._options(members))
@@ -194,12 +214,11 @@ class Machine:
 
     def opens(self, frames: Iterable[int]) -> Room:
         """How many of some frames open each counted definition."""
-        found = [self.frames[frame][0] for frame in frames]
-        return tuple(sum(one in opened for opened in found) for one in self.counted)
+        return self._most_opened(self.frames[frame] for frame in frames)
 
     def _resolve(self, state: int, frame: int) -> int | None:
-        top = self.frames[frame]
-        return self._settled({(place, (*above, top)) for place, above in self.sets[state]})
+        each = itertools.product(self.sets[state], self.frames[frame])
+        return self._settled({(place, (*above, *word)) for (place, above), word in each})
 
     def _none(self) -> Room:
         return (0,) * len(self.counted)
@@ -207,16 +226,16 @@ class Machine:
     def _opened(self, definition: int) -> frozenset[int]:
         return self._counted & {definition}
 
-    def _is_end(self, place: int, above: tuple[Frame, ...]) -> bool:
+    def _is_end(self, place: int, above: Word) -> bool:
         return self._network.accepting[place] and bool(above) and above[0][1] < 0
 
-    def _find_options(self, members: Members) -> list[tuple[Member, Room]]:
-        """Those of some members that can end, with the room that this needs."""
+    def _find_options(self, members: Members) -> list[tuple[Member, set[Room]]]:
+        """Those of some members that can end, with the rooms of which this needs one."""
         both = ((member, self._required(*member)) for member in members)
-        return [(member, needed) for member, needed in both if needed is not None]
+        return [(member, needs) for member, needs in both if needs]
 
-    def _requirement(self, place: int, above: tuple[Frame, ...]) -> Room | None:
-        """The room that a member needs to end, or None where it cannot end."""
+    def _requirement(self, place: int, above: Word) -> set[Room]:
+        """The least rooms of which a member needs one to end; none where it cannot end."""
         # Each level is a place and what the frame that it stands on opens; the lowest one's is not
         # known. What the levels below have open adds to what a level needs.
         levels: list[tuple[int, frozenset[int] | None]] = []
@@ -224,29 +243,25 @@ class Machine:
             levels.append((place, opened))
             place = then
         levels.append((place, None))
-        needed, count = self._none(), self._none()
+        needed, count = {self._none()}, self._none()
         for at, on in reversed(levels):
             if on is not None:
                 count = tuple(n + (one in on) for n, one in zip(count, self.counted, strict=True))
             if at >= 0:
-                here = self._needs_of(at, on)
-                if here is None:
-                    return None
-                needed = tuple(max(x, n + y) for x, n, y in zip(needed, count, here, strict=True))
+                here = [tuple(map(int.__add__, count, need)) for need in self._needs_of(at, on)]
+                needed = _least({tuple(map(max, x, y)) for x in needed for y in here})
         return needed
 
-    def _find_needs(self, place: int, opened: frozenset[int] | None) -> Room | None:
-        """The room that a definition needs to end, above what is open on its frame."""
-        if opened is None:  # The frame is not known.
-            owner = self._network.owner[place]
-            each = {self._needs_of(place, found) for found in self._met_opened[owner]}
-            if len(each) > 1:
-                raise AmbiguousError
-            return each.pop()
-        found = self._needs.get((place, opened), set())
-        if len(found) > 1:
+    def _find_needs(self, place: int, opened: frozenset[int] | None) -> set[Room]:
+        """The least rooms with which a definition may end, above what is open on its frame."""
+        if opened is not None:
+            return self._needs.get((place, opened), set())
+        # The frame is not known.
+        met = self._met_opened[self._network.owner[place]]
+        found, *others = (self._needs_of(place, one) for one in met)
+        if any(found != other for other in others):
             raise AmbiguousError
-        return next(iter(found), None)
+        return found
 
     def _find_opened(self) -> dict[int, set[frozenset[int]]]:
         """What the frame on which each definition is may open."""
@@ -261,30 +276,75 @@ class Machine:
 
     def _push(self, members: Members) -> tuple[int, tuple[int, ...]] | None:
         """The state of some members, without the frames that they have in common; and those."""
-        # The frames that all members end with are certain, whatever the next bytes decide between
-        # the members. Without them, texts of any depth meet the same few states.
-        common = members[0][1]
-        for _, above in members:
-            size = 0
-            while size < min(len(common), len(above)) and common[-1 - size] == above[-1 - size]:
-                size += 1
-            common = common[len(common) - size :]
-        rest = {(place, above[: len(above) - len(common)]) for place, above in members}
-        frames = tuple(map(self._numbered, common))
-        if frames:
-            owner = self._network.owner
-            bases = {owner[above[-1][1] if above else place] for place, above in rest}
-            self._above[frames[0]] |= bases
-            for below, (_, then) in zip(frames[1:], common, strict=False):
-                self._above[below].add(owner[then])
+        rest, pushed = self._divided(members)
+        frames = tuple(map(self._numbered, pushed))
+        owner = self._network.owner
+        above = {owner[frames_[-1][1] if frames_ else place] for place, frames_ in rest}
+        for frame, words in zip(frames, pushed, strict=True):
+            self._above[frame] |= above
+            above = {owner[word[-1][1]] for word in words}
         state = self._settled(rest)
         return None if state is None else (state, frames)
 
-    def _numbered(self, frame: Frame) -> int:
-        if frame not in self._frame_number:
-            self._frame_number[frame] = len(self.frames)
-            self.frames.append(frame)
-        return self._frame_number[frame]
+    def _divided(self, members: Members) -> tuple[list[Member], list[Frames]]:
+        """Some members without the frames that are certain; and those, the topmost first.
+
+        Which frames there are is certain where all members may be followed by the same ones.
+        Without them, texts of any depth meet the same few states, whatever the next bytes decide
+        between the members.
+        """
+        if not any(above for _, above in members):
+            return list(members), []
+        rest: defaultdict[tuple[Any, ...], set[Word]] = defaultdict(set)
+        for place, above in members:
+            for i in range(len(above) + 1):
+                rest[place, *above[:i]].add(above[i:])
+        paths = [
+            [rest[place, *above[:i]] for i in range(len(above) + 1)] for place, above in members
+        ]
+        common = [
+            words for words in paths[0] if words != {()} and all(words in path for path in paths)
+        ]
+        cuts = [[*map(path.index, common), len(path) - 1] for path in paths]
+        pushed = list[Frames]()
+        for i in reversed(range(len(common))):
+            each = zip(members, cuts, strict=True)
+            words = frozenset(above[cut[i] : cut[i + 1]] for (_, above), cut in each)
+            if () in words:
+                break
+            pushed.insert(0, words)
+        left = len(common) - len(pushed)
+        each = zip(members, cuts, strict=True)
+        return list({(place, above[: cut[left]]) for (place, above), cut in each}), pushed
+
+    def _find_divided_needs(self, members: Members) -> list[set[Room]]:
+        """Rooms, of each of which one is needed, where a frame stands for several that differ.
+
+        It opens what the one of them opens that opens most, so that less room may be left for the
+        others than they would have alone.
+        """
+        rest, pushed = self._divided(members) if members else ([], [])
+        if all(len({*map(self._opens, words)}) == 1 for words in pushed):
+            return []
+        opened, found = self._none(), list[tuple[Room, set[Room]]]()
+        for words in reversed(pushed):
+            found += [(opened, self._required(-1, word)) for word in words]
+            opened = tuple(map(int.__add__, opened, self._most_opened([words])))
+        found += [(opened, self._required(*member)) for member in rest]
+        return [{tuple(map(int.__add__, below, need)) for need in some} for below, some in found]
+
+    def _most_opened(self, pushed: Iterable[Frames]) -> Room:
+        each = (map(max, zip(*map(self._opens, words), strict=True)) for words in pushed)
+        return tuple(map(sum, zip(self._none(), *each, strict=True)))
+
+    def _opens(self, word: Word) -> Room:
+        return tuple(sum(one in opened for opened, _ in word) for one in self.counted)
+
+    def _numbered(self, frames: Frames) -> int:
+        if frames not in self._frame_number:
+            self._frame_number[frames] = len(self.frames)
+            self.frames.append(frames)
+        return self._frame_number[frames]
 
     def _settled(self, members: Iterable[Member]) -> int | None:
         """The number of the state that members lead to before the next byte; None where none is."""
@@ -318,7 +378,7 @@ class Machine:
             self._is_waiting.append(waits)
         return self._set_number[key]
 
-    def _moves(self, place: int, above: tuple[Frame, ...]) -> tuple[bool, list[Member]]:
+    def _moves(self, place: int, above: Word) -> tuple[bool, list[Member]]:
         """Where the end and the beginning of definitions lead, and whether that asks for one."""
         network, asks, moves = self._network, False, []
         if network.accepting[place]:
@@ -366,42 +426,35 @@ class Machine:
     def counted_of(network: Network) -> set[int]:
         """The definitions that nest and that have no other one open at least as often.
 
-        A definition is left out that is referred to by one other definition alone, either always at
-        its end or never there: then each of it has one of the other around it.
+        A definition is left out where another one lies before each of it, and between one and the
+        next one within it: on a frame below, or always on the same one.
         """
-        edges = {
-            (network.owner[place], definition, network.only_ends[after])
-            for place, calls in enumerate(network.calls)
-            for definition, after in calls
+        edges: defaultdict[int, set[tuple[int, bool]]] = defaultdict(set)
+        for place, calls in enumerate(network.calls):
+            for definition, after in calls:
+                edges[network.owner[place]].add((definition, not network.only_ends[after]))
+
+        @functools.cache
+        def reached(start: int, without: int) -> set[tuple[int, bool]]:
+            """Definitions that a path leads to, and whether some reference on it is no tail."""
+            found, queue = set[tuple[int, bool]](), [(start, False)]
+            for one, nests in queue:  # which grows
+                following = {(other, nests or more) for other, more in edges[one]}
+                new = {then for then in following - found if then[0] != without}
+                found |= new
+                queue += new
+            return found
+
+        def is_around(outer: int, one: int) -> bool:
+            if outer != 0 and (one == 0 or any(one == other for other, _ in reached(0, outer))):
+                return False
+            kinds = {nests for other, nests in reached(outer, outer) if other == one}
+            return len(kinds) == 1 and (one, True) not in reached(one, outer)
+
+        counted = {one for one in range(len(network.starts)) if (one, True) in reached(one, -1)}
+        return {
+            one for one in counted if not any(is_around(other, one) for other in counted - {one})
         }
-        # A definition is counted where it is on a cycle of references with one that is no tail.
-        count = len(network.starts)
-        reach = np.eye(count, dtype=bool)
-        for source, target, _ in edges:
-            reach[source, target] = True
-        for middle in range(count):
-            reach |= reach[:, middle : middle + 1] & reach[middle]
-        counted = {
-            one
-            for source, target, is_tail in edges
-            for one in range(count)
-            if not is_tail and reach[one, source] and reach[target, one]
-        }
-        # Those with one reference have the definition around them, whose count bounds theirs; but
-        # one of each cycle of such references has to stay.
-        around: dict[int, int] = {}
-        for one in sorted(counted - {0}, reverse=True):
-            sites = {(s, tail) for s, t, tail in edges if t == one and not (s == one and tail)}
-            if len(sites) != 1:
-                continue
-            [(outer, _)] = sites
-            last = outer
-            while last in around:
-                last = around[last]
-            if last != one and last in counted:
-                around[one] = outer
-                counted.discard(one)
-        return counted
 
 
 def _order(member: Member) -> tuple[int, list[tuple[list[int], int]]]:
@@ -475,12 +528,22 @@ def _needs(
                 whole = tuple(map(int.__add__, x, more))
                 for y in needs.get(rest, ()) if rest else (none,):
                     found.add(tuple(map(max, whole, y)))
-        least = {x for x in found if not any(y != x and _is_within(y, x) for y in found)}
-        least = {x for x in least if max(x, default=0) <= (network.max_depth or 1)}
+        least = {x for x in _least(found) if max(x, default=0) <= (network.max_depth or 1)}
         if least != needs.get(key, set()):
             needs[key] = least
             queue += before[key]
     return needs
+
+
+def _least(rooms: set[Room]) -> set[Room]:
+    """Those rooms that exceed no other one."""
+    if len(rooms) <= 1:
+        return rooms
+    return {x for x in rooms if not any(y != x and _is_within(y, x) for y in rooms)}
+
+
+def _has_one_within(rooms: set[Room], other: Room) -> bool:
+    return any(_is_within(room, other) for room in rooms)
 
 
 def _is_within(room: Room, other: Room) -> bool:

@@ -64,17 +64,18 @@ def over_tokens(network: Network, vocabulary: Vocabulary) -> PrefixAllowedTokens
         capacity = machine.longest_stack(depth)
         if capacity > _MOST_FRAMES:
             return None
-        needs = machine.start_needs
-        if needs is None or max(needs, default=0) > depth:
+        if not machine.has_texts:
             raise network.endless()
         return _Tables(machine, vocabulary).transform(depth, capacity)
     except AmbiguousError as error:
         if not error.strings:
             return None
-        spelled = network.spelled(definitions.LONGEST[0], error.strings)
-        made = over_tokens(spelled, vocabulary)
-        network.shortened = spelled.shortened
-        return made
+        for longest in definitions.LONGEST:
+            spelled = network.spelled(longest, error.strings)
+            if (made := over_tokens(spelled, vocabulary)) is not None:
+                network.shortened = spelled.shortened
+                return made
+        return None
 
 
 class Context(NamedTuple):
@@ -142,6 +143,7 @@ class _Runs:
         self.asks = np.zeros(256, bool)
         self._ample = (AMPLE,) * len(machine.counted)
         self._moves = functools.cache(self._find_moves)
+        self._plain = functools.cache(self._find_plain)
         self.least_room = functools.cache(self._find_least)
         self._opens = functools.cache(machine.opens)
         self._slack = functools.cache(self._find_slack)
@@ -188,15 +190,18 @@ class _Runs:
         """
         found, of_class = self.machine.choices(state)
         counts = self.machine.string(state) is not None
-        moves: list[tuple[Members, int, Room | None]] = []
-        for members in found:
-            after, need = self.machine.after(members, self._ample), self.machine.needed(members)
-            plain = after is not None and not after[1] and not self.machine.is_waiting(after[0])
-            plain &= not counts
-            moves.append(
-                (members, after[0] if after and plain else -1, need if any(need) else None)
-            )
+        plain = map(self._plain, found)
+        moves = [
+            (one, -1 if counts else to, need) for one, (to, need) in zip(found, plain, strict=True)
+        ]
         return moves, np.array(of_class)[self.byte_class]
+
+    def _find_plain(self, members: Members) -> tuple[int, Room | None]:
+        """The state after what leads to some members, or -1, and the room that it needs."""
+        machine = self.machine
+        after, need = machine.after(members, self._ample), machine.needed(members)
+        is_plain = after is not None and not after[1] and not machine.is_waiting(after[0])
+        return after[0] if after and is_plain else -1, need if any(need) else None
 
     def _after(self, state: int, context: Context, members: Members) -> int:
         pushed, room, needed, used, count = context

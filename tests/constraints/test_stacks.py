@@ -1,6 +1,7 @@
 """Nested texts by a stack on the device, beside the same texts unrolled into one automaton."""
 
 import json
+import random
 import re
 
 import jax
@@ -14,7 +15,14 @@ from test_nested import JSON, LIST_GRAMMAR, LISTS, SUMS, lists, nesting
 
 import decoding_jax
 from decoding_jax import Prompt, Stop, constraints, strategies
-from decoding_jax.constraints import definitions, json_texts, made, token_pushdown
+from decoding_jax.constraints import (
+    definitions,
+    grammars,
+    json_texts,
+    made,
+    pushdown,
+    token_pushdown,
+)
 from decoding_jax.testing import TableLM, same_bits
 from decoding_jax.transforms import CompressedAutomaton, StackAutomaton
 
@@ -37,9 +45,25 @@ GRAMMARS = {
     ),
     "not within itself": 'start: a_s "b" a_s\na_s: "a" a_s |',
     "no frame is asked for": 'start: "b" | "b" start | start | "c"',
+    "one of two frames": (
+        'start: x | y\nx: "<" z ">" x?\ny: "<" z "]" y?\nz: "(" z ")" | "[" z "]" | "[" z ")" | "1"'
+    ),
+    "a keyword that is a name": (
+        'start: sum ("or" sum)*\nsum: value ("+" value)*\n'
+        'value: /[aor]+/ | "(" start ")" | value "(" start ")" | value "[" start "]"'
+    ),
+}
+EITHER = {
+    "$defs": {
+        "x": {"type": "array", "items": {"$ref": "#/$defs/x"}},
+        "y": {"type": "object", "additionalProperties": {"$ref": "#/$defs/y"}},
+    },
+    "type": "array",
+    "items": {"anyOf": [{"$ref": "#/$defs/x"}, {"$ref": "#/$defs/y"}]},
+    "minItems": 1,
 }
 CASES = {
-    **{f"schema: {name}": schema for name, schema in [*NESTED.items(), ("lists", LISTS)]},
+    **{f"schema: {name}": x for name, x in {**NESTED, "either": EITHER, "lists": LISTS}.items()},
     **{f"grammar: {name}": text for name, text in GRAMMARS.items()},
 }
 
@@ -119,6 +143,81 @@ def test_texts_are_those_that_are_unrolled(monkeypatch, case):
         check_equal(*pair, tokenizer, begun=True)
 
 
+def random_grammar(rng):
+    """Rules that nest, of few brackets, so that a text may often be read in several ways."""
+    names, rules = ["start", "a", "b", "c"][: rng.randint(2, 4)], []
+    for name in names:
+        parts = [rng.choice(('"x"', '"y"', '"x"', '"y"', '"x" "x"', ""))]
+        for _ in range(rng.randint(1, 3)):
+            others = [one for one in names if one != name]
+            begin, end, one = f'"{rng.choice("([<")}"', f'"{rng.choice(")]>")}"', rng.choice(names)
+            form = rng.choice(
+                ("begin one end",) * 3 + ("begin one", "begin one end other", "other end")
+            )
+            words = {"begin": begin, "end": end, "one": one, "other": rng.choice(others)}
+            parts.append(" ".join(words[word] for word in form.split()))
+        rules.append(f"{name}: {' | '.join(parts)}")
+    return "\n".join(rules)
+
+
+def bytes_after(machine, state, stack, depth):
+    """What each byte leads to from a state of a machine and a stack, without those it does not."""
+    choices, of_class = machine.choices(state)
+    room, found = tuple(depth - n for n in machine.opens(stack)), {}
+    for byte, number in enumerate(np.array(of_class)[machine.byte_class].tolist()):
+        after = machine.after(choices[number], room) if number >= 0 else None
+        if after is not None:
+            state, frames = after
+            frames += stack
+            while state is not None and machine.is_waiting(state) and frames:
+                state, frames = machine.resolved(state, frames[0]), frames[1:]
+            if state is not None:
+                found[byte] = state, frames
+    return found
+
+
+def opens_unlike(machine, frames):
+    """Whether a frame stands for some that open other numbers of definitions."""
+    opens = {tuple(sum(d in one for one, _ in word) for d in machine.counted) for word in frames}
+    return len(opens) > 1
+
+
+@pytest.mark.parametrize("count", [30, pytest.param(1000, marks=pytest.mark.exhaustive)])
+def test_bytes_that_may_follow_are_those_that_are_unrolled(count):
+    """Of machines of random grammars, after random bytes.
+
+    Where frames are one that open other numbers, there may be fewer, but there is always one.
+    """
+    made_of = 0
+    for seed in range(count):
+        rng = random.Random(seed)
+        depth, text = rng.randint(1, 3), random_grammar(rng)
+        network = definitions.network_of(*grammars.automata_of(text), depth, "grammar")
+        try:
+            machine = pushdown.Machine(network)
+            known = network.automaton()
+            for _ in range(16):
+                at, stack, one = machine.start, (), 0
+                for _ in range(24):
+                    ends = machine.is_waiting(at)  # and nothing is on the stack
+                    found = {} if ends else bytes_after(machine, at, stack, depth)
+                    after = known.table[one, known.column(np.arange(256))]
+                    if any(opens_unlike(machine, frames) for frames in machine.frames):
+                        assert (after[[*found]] >= 0).all(), text
+                        assert found or known.accepting[one], text
+                    else:
+                        assert [*found] == np.flatnonzero(after >= 0).tolist(), text
+                        assert machine.may_end(at) == known.accepting[one], text
+                    if not found:
+                        break
+                    byte = rng.choice([*found])
+                    (at, stack), one = found[byte], after[byte]
+            made_of += 1
+        except pushdown.AmbiguousError:
+            continue
+    assert made_of >= count // 2
+
+
 @pytest.mark.release
 @pytest.mark.parametrize("kind", ["bytes", "byte-level", "byte fallback", "python-code"])
 def test_texts_are_those_that_are_unrolled_for_tokenizers(monkeypatch, kind):
@@ -193,6 +292,19 @@ def test_all_short_texts_are_those_of_the_depth(monkeypatch):
                 taken = jax.tree.map(lambda x, at=padded[:, 0]: np.asarray(x)[at], states)
                 states = advance(taken, padded[:, 1])
             assert {text for text in found if " " not in text} == lists(depth, 9)
+
+
+def test_alternatives_that_go_on_elsewhere_have_a_stack(monkeypatch):
+    """One frame stands for those of all of them; a keyword may be a name, too."""
+    lists = {"type": "object", "properties": {"a": {"type": "array"}}, "additionalProperties": {}}
+    objects = {"anyOf": [lists, {"type": "object"}]}
+    for kind, value in (
+        ("schema", objects),
+        ("schema", EITHER),
+        ("grammar", GRAMMARS["one of two frames"]),
+        ("grammar", GRAMMARS["a keyword that is a name"]),
+    ):
+        both(monkeypatch, kind, value, Pieces(BYTES), 2)
 
 
 TREE = {
