@@ -14,6 +14,7 @@ from decoding_jax.batches.widths import round_up
 from decoding_jax.constraints import (
     automata,
     definitions,
+    gbnf,
     grammars,
     json_texts,
     kept,
@@ -36,6 +37,8 @@ _MOST_UNROLLED = 1024
 
 KINDS = ("json_schema", "regex", "grammar")
 """The constraints that programs have settings for."""
+
+_NOTATIONS = {"lark": "grammar", "gbnf": "gbnf"}  # the kind of a grammar in each notation
 
 
 def regex(
@@ -143,18 +146,21 @@ def grammar(
     tokenizer: Tokenizer,
     *,
     max_depth: int | None = None,
+    notation: str = "lark",
     vocab_size: int | None = None,
 ) -> PrefixAllowedTokens:
-    r"""Keeps each text to a context-free grammar in Lark's notation; otherwise as ``regex``.
+    r"""Keeps each text to a context-free grammar; otherwise as ``regex``.
 
-    Texts are those of the rule ``start``. They parse with ``lark.Lark(text,
+    In Lark's notation, texts are those of the rule ``start``. They parse with ``lark.Lark(text,
     lexer="dynamic_complete")``: a text is divided into terminals in any way that a rule allows.
     After each terminal, at most one match of the terminals of ``%ignore`` is allowed. Where
     Python's ``re`` prefers a shorter match of a terminal, as of ``/a|ab/``, Lark does not find the
-    longer one, which is a text here.
+    longer one, which is a text here. In GBNF, the notation of llama.cpp, texts are those of the
+    rule ``root``.
 
     Args:
       text: the grammar.
+      notation: ``"lark"`` or ``"gbnf"``.
       tokenizer, vocab_size: as for ``regex``.
       max_depth: how often a rule may be within itself, the outermost included. Rules need it that
         contain themselves between other symbols; those that only begin or end with themselves are
@@ -173,7 +179,9 @@ def grammar(
       >>> made.language.transitions.shape
       (1, 8, 8)
     """
-    return _made("grammar", text, max_depth, tokenizer, vocab_size, "grammar")
+    if notation not in _NOTATIONS:
+        raise fields.error("notation", f"one of {', '.join(_NOTATIONS)}", notation)
+    return _made(_NOTATIONS[notation], text, max_depth, tokenizer, vocab_size, "grammar")
 
 
 def choice(
@@ -335,7 +343,7 @@ def _made(
         if kind == "json_schema":
             parts, places = json_texts.automata_of(value, name, max_depth, style, retrieve)
         else:
-            parts, places = grammars.automata_of(value, name)
+            parts, places = (gbnf if kind == "gbnf" else grammars).automata_of(value, name)
         network = definitions.network_of(parts, places, max_depth, name)
         found = over_network(network, vocabulary, name, value)
         return found, None if isinstance(network, Automaton) else network.shortened
@@ -352,6 +360,7 @@ def _made(
     return found
 
 
+@automata.without_collections()
 def over_network(
     network: definitions.Network | Automaton, vocabulary: Vocabulary, name: str, value: Any
 ) -> PrefixAllowedTokens:

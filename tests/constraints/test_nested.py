@@ -13,7 +13,7 @@ import pytest
 from languages import NESTED, TOKENIZERS, Pieces, walk
 
 from decoding_jax import constraints
-from decoding_jax.constraints import automata, json_texts
+from decoding_jax.constraints import automata, definitions, gbnf, json_texts
 from decoding_jax.constraints import made as made_
 from decoding_jax.text import ByteTokenizer
 
@@ -33,6 +33,21 @@ pair: STRING ":" start
 array: "[" [start ("," start)*] "]"
 STRING: /"([^"\\\x00-\x1f]|\\["\\])*"/
 NUMBER: /-?(0|[1-9][0-9]*)([.][0-9]+)?/
+"""
+
+
+GBNF = r"""# JSON
+root ::= value
+value ::= (object | array   # nested
+    | string | number) ws | ( "true" | "false"
+    | "null" ) ws
+object ::= "{" ws (pair ("," ws pair)*)? "}"
+pair ::= string ws ":" ws value
+array ::= "[" ws (value ("," ws value)*)? "]"
+string ::= "\"" ([^"\\\x00-\x1F] | "\\" (["\\/bfnrt] | "u" [0-9a-fA-F]{4}))* "\""
+number ::= "-"? ("0" | [1-9] [0-9]{0,15}) ("." [0-9]+)? ([eE] [-+]? [0-9]{1,2})?
+ws ::= | " " |
+    "\n" [\t ]{0,4}
 """
 
 
@@ -155,6 +170,37 @@ def test_texts_of_grammars_parse(text, count):
             assert nesting(json.loads(found)) <= 3
 
 
+def test_texts_of_grammars_in_gbnf_are_those_of_patterns_and_of_json():
+    for text, pattern in (
+        (
+            'root ::= "a" [^a\\n]{2} | "b"+ c? | .{4,}\nc ::= "\\x61-" | "\\u0062"',
+            "a[^a\n]{2}|b+(a-|b)?|(?s:.{4,})",
+        ),
+        ('root ::= ("a" |\n"b" #x\n){2,3} [b-]* ', "[ab]{2,3}[b-]*"),
+        (
+            'x-1 ::= [a-]  | ""\n\nroot ::= x-1{1} "b"* x-1 | "-" y_2 \ny_2 ::= "a" y_2 | "b"',
+            "[a-]?b*[a-]?|-a*b",
+        ),
+    ):
+        network = definitions.network_of(*gbnf.automata_of(text), None, "grammar")
+        for length in range(5):
+            for parts in itertools.product("ab-\n", repeat=length):
+                found = "".join(parts)
+                known = re.fullmatch(pattern, found) is not None
+                assert network.accepts(found.encode()) == known, (text, found)
+    tokenizer, rng = ByteTokenizer(), np.random.default_rng(4)
+    made = constraints.grammar(GBNF, tokenizer, max_depth=2, notation="gbnf")
+    for _ in range(8):
+        assert nesting(json.loads(tokenizer.decode(walk(made, rng, begun=False, length=12)))) <= 1
+    parts, places = gbnf.automata_of(GBNF)
+    network = definitions.network_of(parts, places, 4, "grammar")
+    for text in ('{"a": [1, -2.5e-3, {"\\u00e9": null}] }', "[[[0]]]", '["é", true\n\t]'):
+        assert network.accepts(text.encode())
+        json.loads(text)
+    for text in ("[1,]", "01", '{"a":}', '"\n"', "[[[[0]]]]", "", "tru"):
+        assert not network.accepts(text.encode())
+
+
 def test_definitions_that_fan_out_are_compiled_once(monkeypatch):
     """Written out, the last of these schemas has 2^40 of the first, and 4^24."""
     number = {"type": "integer"}
@@ -216,6 +262,30 @@ ENDLESS = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": 
         (
             lambda t: constraints.grammar("start: /a(?=b)/", t),
             "it looks at what is outside of a terminal",
+        ),
+        (
+            lambda t: constraints.grammar("start: A", t, notation="ebnf"),
+            "notation: expected one of lark, gbnf, got 'ebnf'",
+        ),
+        *(
+            (
+                lambda t, x=x: constraints.grammar(x, t, notation="gbnf"),
+                f"grammar: expected {words}",
+            )
+            for x, words in (
+                ('a ::= "x"', "a rule root, got ['a']"),
+                ("root ::= b", "a rule of each name, got 'b'"),
+                ('root ::= "x" )', "each rule on a line of its own, got ')'"),
+                ('root ::= ("x"', "a closing parenthesis, got"),
+                ("root ::= *", "something before a repetition, got"),
+                ("root ::= <think>", "a grammar in GBNF, got '<think>'"),
+                (r'root ::= "\q"', "a grammar in GBNF, got"),
+                ("root ::= [z-a]", "ranges of characters in their order, got 'z-a'"),
+                ('root ::= "a"{3,1}', "repetitions {m,n} of which n is m or more, got '{3,1}'"),
+                ('root ::= "a"\nroot ::= "b"', "rules with ::=, each name once, got 'root'"),
+                (r'root ::= "\ud800"', "characters of Unicode, got"),
+                (5, "a grammar in GBNF, got 5"),
+            )
         ),
     ],
 )
