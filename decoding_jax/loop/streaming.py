@@ -13,7 +13,7 @@ from decoding_jax import fields
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
 from decoding_jax.loop import inputs
 from decoding_jax.loop.forms import as_strategy, check_in_steps
-from decoding_jax.loop.strategy import Strategy, cached_by_class
+from decoding_jax.loop.strategy import RowCall, Strategy, cached_by_class
 from decoding_jax.ops.jit import jit
 from decoding_jax.sharding.meshes import over_rows
 
@@ -127,12 +127,22 @@ def stream_progress(
     drafter = settings.pop("drafter", None)
     made: Any = as_strategy(strategy, settings, drafter=drafter)
     check_in_steps("strategy", made)
-    model, prompt, key = inputs.checked(made, model, prompt, key)
-    begin, step = programs_of(type(made))
-    state, so_far = begin(made, model, prompt, key)
+    yield from in_steps(RowCall(made, *inputs.checked(made, model, prompt, key)), chunk)
+
+
+def in_steps(call: RowCall, chunk: int | Callable[[], int]) -> Iterator[Progress]:
+    """``stream_progress`` of a call that has been parsed and checked.
+
+    Args:
+      call: a call of a ``Strategy``.
+      chunk: as for ``stream_progress``.
+    """
+    strategy, model, prompt, key = call
+    begin, step = programs_of(type(strategy))
+    state, so_far = begin(strategy, model, prompt, key)
 
     def advance(count: int) -> tuple[Any, Progress]:
-        return step(made, model, prompt, state, jnp.int32(count))
+        return step(strategy, model, prompt, state, jnp.int32(count))
 
     last = bool(so_far.last)
     if not last:

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from decoding_jax import fields, loop, suggestions
+from decoding_jax import fields, suggestions
 from decoding_jax.base import DecodeOutput, LanguageModel
 from decoding_jax.batches.widths import round_up
 from decoding_jax.loop import forms
+from decoding_jax.loop.inputs import check_settings
 from decoding_jax.loop.strategy import RowCall
+from decoding_jax.loop.streaming import Progress, in_steps
 from decoding_jax.ops.jit import compilation_announced
 from decoding_jax.sharding.meshes import mesh_of, to_host
 from decoding_jax.text.call import TextCall, with_arguments
@@ -183,13 +185,17 @@ class Clock:
         self._end = math.inf if max_time is None else self._last + max_time
         self._chunk, self._steps = 1 if several and chunk is None else chunk, 1
 
-    def progress(self, rows: RowCall) -> Iterator[tuple[loop.Progress, bool]]:
+    def progress(self, rows: RowCall) -> Iterator[tuple[Progress, bool]]:
         """Runs a call to its end, or until the time is up.
 
         Yields:
           What has been decoded after every few steps, and whether it is the last.
+
+        Raises:
+          ValueError: for settings that do not fit the model.
         """
-        for so_far in loop.stream_progress(*rows, chunk=self.next_steps):
+        check_settings(rows.strategy, rows.model)
+        for so_far in in_steps(rows, self.next_steps):
             last = bool(so_far.last) or self.is_over(so_far.output)
             yield so_far, last
             if last:

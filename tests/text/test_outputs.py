@@ -84,9 +84,8 @@ def test_end_tokens_are_the_tokenizers_unless_others_are_named(monkeypatch, stop
         return decoding_jax.DecodeOutput(none[..., None], none, none, none, none)
 
     monkeypatch.setattr(
-        loop,
-        "stream_progress",
-        lambda strategy, *_, **s: iter([loop.Progress(look(stop=strategy.stop), none, True)]),
+        "decoding_jax.text.streaming.in_steps",
+        lambda call, chunk: iter([loop.Progress(look(stop=call.strategy.stop), none, True)]),
     )
     settings = {"max_new_tokens": 1, "stop": stop}
     decoding_jax.generate(TABLE, Digits(), ["1 2"], strategy=look, **settings)
