@@ -151,7 +151,7 @@ def job(
         devices=jax.devices()[:count],
         few_programs=True,
     )
-    decoder.expect(len(ids))
+    decoder.inputs.expect(len(ids))
     decoder.prepare(WIDTHS[-1])
     assert decoder.group_size is not None, "the batch is not refilled"
     fits = [[n for n, i in enumerate(order) if len(ids[i]) <= width] for width in WIDTHS]

@@ -61,6 +61,8 @@ class RowDecoder:
         are added, and a batch keeps its rows to the end.
 
     Attributes:
+      inputs: makes the arguments of rows. Its ``expect`` says how many inputs there are, and which
+        settings are theirs.
       batch_size: the number of rows of a batch, after rounding.
       group_size: the number of inputs that a refilled batch begins together. ``prepare`` sets it;
         it is None where batches are not refilled.
@@ -82,7 +84,7 @@ class RowDecoder:
         few_programs: bool = False,
     ):
         devices = jax.local_devices() if devices is None else devices
-        self._inputs = RowInputMaker(call, devices)
+        self.inputs = RowInputMaker(call, devices)
         self.batch_size = self._rounded(batch_size)
         self.group_size: int | None = None
         self.together: int | None = None
@@ -106,21 +108,6 @@ class RowDecoder:
     def row_steps(self) -> RowSteps:
         """The steps so far; none where batches are not refilled."""
         return self._batches.row_steps
-
-    def expect(self, count: int | None, strategy: Any = None) -> None:
-        """Sets the number of inputs, and a strategy with their settings in place of that so far.
-
-        Without a number, settings are not searched for one value for each input.
-
-        Raises:
-          ValueError: if a setting has one value for each input, but for a different number of
-            inputs.
-        """
-        self._inputs.expect(count, strategy)
-
-    def settings_of_inputs(self) -> list[str]:
-        """The names of the settings that have one value for each input."""
-        return self._inputs.settings_of_inputs()
 
     def readers(self) -> dict[str, Any]:
         """The models that read the inputs, by name: the target, and a drafter that is a model."""
@@ -164,9 +151,9 @@ class RowDecoder:
         self.group_size = self._rounded(max(self.batch_size // 8, min(16, self.batch_size // 2), 1))
         fewer = not (self._independent or self._few_programs)
         self._batches = RefilledBatch(
-            self._inputs.split,
+            self.inputs.split,
             self.compilations,
-            row_counts(self.batch_size, self._inputs.spread, fewer=fewer),
+            row_counts(self.batch_size, self.inputs.spread, fewer=fewer),
             self.group_size,
             max(self.batch_size // 16, min(4, self.batch_size // 8), 1),
             self._name,
@@ -179,7 +166,7 @@ class RowDecoder:
     def _rows(self, width: int, count: int) -> RowInputs:
         """The arguments of rows without a meaning."""
         index = [0]
-        return self._inputs.make([[0]], index, self._inputs.key_words(index), width, count)
+        return self.inputs.make([[0]], index, self.inputs.key_words(index), width, count)
 
     def decode(
         self,
@@ -207,12 +194,12 @@ class RowDecoder:
           ValueError: if the batch does not fit into the memory of a device.
         """
 
-        words = self._inputs.key_words(index)
+        words = self.inputs.key_words(index)
 
         def make(members: Sequence[int], width: int, count: int) -> RowInputs:
             of_members = [(index if places is None else places)[m] for m in members]
             keys = None if words is None else words[list(members)]
-            return self._inputs.make([ids[m] for m in members], of_members, keys, width, count)
+            return self.inputs.make([ids[m] for m in members], of_members, keys, width, count)
 
         parts: list[Mapping[int, Sequence[int]]] = [{w: by_width[w]} for w in by_width]
         if self._shares_widths and by_width:
@@ -221,7 +208,7 @@ class RowDecoder:
         for part in parts:
             decoded = self._batches.decode(part, make)
             while True:
-                with memory_checked(self._model, self.batch_size, max(part), self._inputs.spread):
+                with memory_checked(self._model, self.batch_size, max(part), self.inputs.spread):
                     found = next(decoded, None)
                     if found is None:
                         break
@@ -230,7 +217,7 @@ class RowDecoder:
 
     def _rounded(self, count: int) -> int:
         """The number rounded up to a multiple of the devices that rows are spread over."""
-        spread = self._inputs.spread
+        spread = self.inputs.spread
         return -(-count // spread) * spread
 
 

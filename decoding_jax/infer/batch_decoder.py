@@ -19,6 +19,7 @@ from decoding_jax.infer.decoding import ItemDecoder
 from decoding_jax.infer.records import Record
 from decoding_jax.infer.settings import (
     Settings,
+    call_of,
     check_model_and_tokenizer,
     check_own_devices,
     with_fields,
@@ -91,9 +92,13 @@ class BatchDecoder:
         check_own_devices(model[0])
         self._columns = [inputs, index] if json_schemas is None else [inputs, index, json_schemas]
         self._decoder = ItemDecoder(
-            model, strategy, settings, independent=True, own_schemas=json_schemas is not None
+            call_of(model, strategy, settings),
+            model[1],
+            settings,
+            independent=True,
+            own_schemas=json_schemas is not None,
         )
-        if of_rows := self._decoder.rows.settings_of_inputs():
+        if of_rows := self._decoder.rows.inputs.settings_of_inputs():
             raise ValueError(
                 "strategy: expected settings that all inputs share, got one value for each input "
                 f"in {', '.join(of_rows)}"

@@ -17,13 +17,13 @@ from decoding_jax.batches import widths
 from decoding_jax.constraints import made as constraints
 from decoding_jax.infer import progress, records
 from decoding_jax.infer.scoring import Scorer
-from decoding_jax.infer.settings import Settings, call_of
+from decoding_jax.infer.settings import Settings
 from decoding_jax.infer.sources import Item, schema_text
 from decoding_jax.loop import forms
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.text.call import idle_transform
 from decoding_jax.text.completions import parse_texts
-from decoding_jax.text.inputs import check_drafter, cut, vocabulary_size
+from decoding_jax.text.inputs import cut, vocabulary_size
 from decoding_jax.text.stop_strings import (
     bound_languages,
     shared_strings,
@@ -48,9 +48,9 @@ class ItemDecoder:
     """Turns items into records; a faulty item also gets a record.
 
     Args:
-      model: the model and its tokenizer.
-      strategy: the strategy with its settings, as for ``infer.run``.
-      settings: the settings of the job.
+      call: what is decoded, and how, from ``settings.call_of``.
+      tokenizer: the tokenizer of the model.
+      settings: the settings of the job, whose stop conditions and constraint the call gets.
       independent: as for ``batches.RowDecoder``.
       own_schemas: whether ``decode`` follows the schemas of its items. A job instead sets those of
         all inputs by ``expect``.
@@ -68,16 +68,14 @@ class ItemDecoder:
 
     def __init__(
         self,
-        model: tuple[Any, text.Tokenizer],
-        strategy: Any,
+        call: batches.Call,
+        tokenizer: text.Tokenizer,
         settings: Settings,
         *,
         independent: bool = False,
         own_schemas: bool = False,
     ):
-        self._model, self._tokenizer = model
-        check_drafter(settings.drafter, self._tokenizer)
-        self._settings = settings
+        self._model, self._tokenizer, self._settings = call.model, tokenizer, settings
         size = vocabulary_size(self._model)
         self._constraint = constraints.of_settings(vars(settings), self._tokenizer, size)
         self._faulty_schemas: dict[str, str] = {}  # what is wrong with each
@@ -94,7 +92,6 @@ class ItemDecoder:
         self._shared = widths.shared_size(self._model)
         self.widths = widths.widths(settings.max_input_length, settings.buckets, self._shared)
         self.num_tokens = 0
-        call = call_of(strategy, settings, model)
         stop = shared_strings(self.stop, self._tokenizer, self._model)
         self._unkept = forms.replaced(call.strategy, stop=stop)
         self.call = dataclasses.replace(call, strategy=self._kept_to(name, self._constraint))
@@ -133,7 +130,7 @@ class ItemDecoder:
         self._check_depth(json_schemas)
         stop = strings_of_inputs(self.stop, strings, self._tokenizer, self._model)
         strategy = self._with_schemas(json_schemas)
-        self.rows.expect(
+        self.rows.inputs.expect(
             len(strings), strategy if stop is None else forms.replaced(strategy, stop=stop)
         )
 
@@ -200,7 +197,7 @@ class ItemDecoder:
         """
         settings = self._settings
         if self._own_schemas and items:
-            self.rows.expect(None, self._with_schemas([schema_text(item) for item in items]))
+            self.rows.inputs.expect(None, self._with_schemas([schema_text(item) for item in items]))
         inputs: list[_Input] = []
         for place, (number, item) in enumerate(zip(numbers, items, strict=True)):
             try:

@@ -20,6 +20,7 @@ from decoding_jax.infer.describe import describe, digest
 from decoding_jax.infer.processes import processes_of
 from decoding_jax.infer.settings import (
     JobSettings,
+    call_of,
     check_model_and_tokenizer,
     check_source,
     with_fields,
@@ -95,7 +96,7 @@ def run(
     check_source(source)
     directory = _directory(output_dir, report)
     processes = processes_of(model[0])
-    decoder = ItemDecoder(model, strategy, settings)
+    decoder = ItemDecoder(call_of(model, strategy, settings), model[1], settings)
     inputs = processes.each(lambda: manifest.survey(source, settings.shard_size))
     if inputs.count == 0:
         raise ValueError("source: expected at least one input, got none")

@@ -19,7 +19,7 @@ from decoding_jax.loop.inputs import check_model, check_stop
 from decoding_jax.sharding.meshes import mesh_of
 from decoding_jax.storage import CloudPath, read_text
 from decoding_jax.text import Tokenizer
-from decoding_jax.text.inputs import check_tokenizer
+from decoding_jax.text.inputs import check_drafter, check_tokenizer
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -215,14 +215,14 @@ def check_source(source: Any) -> None:
             raise fields.error("source", f"items that are each an Item, or {_SOURCE}", item)
 
 
-def call_of(strategy: Any, settings: Settings, model: tuple[Any, Tokenizer]) -> Call:
+def call_of(model: tuple[Any, Tokenizer], strategy: Any, settings: Settings) -> Call:
     """The call of a job, without the job's stop conditions and constraints.
 
     Args:
+      model: the model and its tokenizer, which is a setting of a function that takes one.
       strategy: a function whose settings ``functools.partial`` or gin have bound; or an object of
         ``loop.Strategy``.
       settings: the settings of the job.
-      model: the model and its tokenizer, which is a setting of a function that takes one.
 
     Raises:
       ValueError: for anything else, and for settings that the function does not have.
@@ -231,13 +231,15 @@ def call_of(strategy: Any, settings: Settings, model: tuple[Any, Tokenizer]) -> 
         raise fields.error("strategy", _STRATEGY, strategy)
     if settings.drafter is not None and getattr(strategy, "drafter", None) is not None:
         raise fields.error("drafter", "none beside that of the strategy", settings.drafter)
+    net, tokenizer = model
+    check_drafter(settings.drafter, tokenizer)
     call = parse(
-        model[0],
+        net,
         strategy,
         {},
         key=jax.random.key(settings.seed, impl="threefry2x32"),
         drafter=settings.drafter,
-        offered={"tokenizer": model[1], "stop": None, "transform": None},
+        offered={"tokenizer": tokenizer, "stop": None, "transform": None},
     )
     made: Any = call.strategy
     own = forms.value_of(made, "stop")

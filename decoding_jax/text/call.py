@@ -112,7 +112,6 @@ class TextCall:
         if chooser is None:
             strategy = "greedy" if strategy is None else strategy
             call = parse(caller, model, strategy, given, key, drafter, stop_strings, max_time)
-            check(call)
             asked = call.limits
         else:
             given |= {"stop_strings": stop_strings, "max_time": max_time}
@@ -125,7 +124,7 @@ class TextCall:
             call = parameters.call(
                 model, tokenizer.eos_ids, [len(row) for row in ids], key=key, drafter=drafter
             )
-            check(call)
+        warn_of_idle(call)
         made = self.format
         if made is not None and made.constraint is not None:
             name = "response_format" if tools is None else "tools"
@@ -232,7 +231,7 @@ class TextCall:
             devices=jax.local_devices()[:1],
             few_programs=True,
         )
-        decoder.expect(len(order))
+        decoder.inputs.expect(len(order))
         decoder.prepare(width)
         if decoder.group_size is None:
             return None
@@ -333,7 +332,7 @@ def check_inputs(
         fields.as_count(name, value)
 
 
-def check(call: batches.Call) -> None:
+def warn_of_idle(call: batches.Call) -> None:
     """Warns of a key that the strategy does not use, and of a transform that changes no text."""
     strategy = call.strategy
     if call.key is not None and not strategy.uses_key:

@@ -115,7 +115,7 @@ def make_decoder(name, batch_size=4, *, model=MODEL, devices=1, refill=True, **s
         **settings_of_decoder,
     )
     decoder.prepare(8)
-    decoder.expect(COUNT)
+    decoder.inputs.expect(COUNT)
     return decoder
 
 

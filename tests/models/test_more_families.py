@@ -91,7 +91,7 @@ def test_rows_have_the_same_bits_alone_and_in_a_refilled_batch(family: str) -> N
     rows = list(range(len(ids)))
     call = parse(model, "greedy", {"max_new_tokens": 6})
     decoder = RowDecoder(call, batch_size=2)
-    decoder.expect(len(ids))
+    decoder.inputs.expect(len(ids))
     decoder.prepare(8)
     for members, output in decoder.decode(ids, rows, {8: rows}):
         for n, row in enumerate(members):

@@ -177,7 +177,7 @@ def test_rows_of_a_refilled_batch_on_two_devices_have_the_same_bits():
     want = decode(model, "sample", range(COUNT))
     call = parse(model, "sample", {**SETTINGS, "max_new_tokens": 6}, key=jax.random.key(1))
     decoder = RowDecoder(call, batch_size=4, devices=jax.devices()[:2])
-    decoder.expect(COUNT)
+    decoder.inputs.expect(COUNT)
     decoder.prepare(50)
     assert decoder.group_size is not None
     found = {}
