@@ -144,7 +144,7 @@ class FromStart:
         return self.penalty(length + self.base.reshape(-1, *(1,) * (length.ndim - 1)))
 
 
-def t5x_penalty(alpha: float | Array, call: calls.Call) -> FromStart:
+def t5x_penalty(alpha: float | Array, call: calls.T5XCall) -> FromStart:
     """T5X's length penalty, ((5 + length) / 6)^alpha."""
     return FromStart(length_penalty.GNMTPenalty(alpha), call.prompt_end)
 

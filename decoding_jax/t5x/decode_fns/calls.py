@@ -227,8 +227,8 @@ class NativeDecoder:
 
 
 @dataclasses.dataclass(frozen=True)
-class Call:
-    """T5X's arguments, converted to those of this library's strategies.
+class T5XCall:
+    """What is decoded, and how: T5X's arguments, converted to those of this library's strategies.
 
     Attributes:
       model: the model.
@@ -353,7 +353,7 @@ def open_call(
     *,
     fewest: int = 1,
     show_prompt: bool = True,
-) -> Call:
+) -> T5XCall:
     """Converts T5X's arguments.
 
     Args:
@@ -396,10 +396,10 @@ def open_call(
     prompt_end = jnp.asarray(prompt.length, jnp.int32) - 1
     key = typed_key(arguments.decode_rng)
     count = arguments.num_decodes
-    return Call(model, prompt, inputs, prompt_end, eos_id, key, count, arguments.transform)
+    return T5XCall(model, prompt, inputs, prompt_end, eos_id, key, count, arguments.transform)
 
 
-def open_native_call(made: type[Strategy], arguments: T5XArguments) -> Call:
+def open_native_call(made: type[Strategy], arguments: T5XArguments) -> T5XCall:
     """``open_call`` for a strategy that needs a native model.
 
     Raises:

@@ -18,9 +18,9 @@ from decoding_jax.loop import Strategy
 from decoding_jax.strategies.beam.constraints import Constraints
 from decoding_jax.t5x.decode_fns.beams import AllDrawn, t5x_penalty
 from decoding_jax.t5x.decode_fns.calls import (
-    Call,
     Decodes,
     T5XArguments,
+    T5XCall,
     TemperatureArguments,
     open_call,
     open_native_call,
@@ -29,7 +29,7 @@ from decoding_jax.t5x.decode_fns.calls import (
 from decoding_jax.t5x.decode_fns.sampling import sampling_transform
 
 
-def by_log_prob(call: Call, output: DecodeOutput) -> Decodes:
+def by_log_prob(call: T5XCall, output: DecodeOutput) -> Decodes:
     """The result sorted by ascending log-probability under the model."""
     return call.ascending(output, output.log_prob)
 
@@ -58,12 +58,12 @@ class Form(NamedTuple):
     num_decodes: int = 1
     alpha: bool = False
     settings: tuple[str, ...] = ()
-    result: Callable[[Call, DecodeOutput], Decodes] = Call.ascending
+    result: Callable[[T5XCall, DecodeOutput], Decodes] = T5XCall.ascending
     native: bool = False
     fewest: int = 1
     show_prompt: bool = True
 
-    def open(self, arguments: T5XArguments) -> Call:
+    def open(self, arguments: T5XArguments) -> T5XCall:
         """T5X's arguments, converted.
 
         Raises:
@@ -75,7 +75,7 @@ class Form(NamedTuple):
 
     def decode(
         self,
-        call: Call,
+        call: T5XCall,
         sampling: TemperatureArguments | None = None,
         *,
         max_decode_steps: int | Array | None = None,
@@ -110,7 +110,7 @@ FORMS = {
         strategies.BestFirstSearch,
         "num_return",
         settings=_FRONTIER,
-        result=Call.best_last,
+        result=T5XCall.best_last,
         native=True,
     ),
     "best_k_search": Form(
@@ -118,7 +118,7 @@ FORMS = {
         "num_return",
         4,
         settings=_FRONTIER,
-        result=Call.best_last,
+        result=T5XCall.best_last,
         native=True,
     ),
     "conditional_sample": Form(
@@ -133,12 +133,12 @@ FORMS = {
         "beam_size",
         8,
         alpha=True,
-        result=Call.best_last,
+        result=T5XCall.best_last,
         # A forced token must not match a phrase.
         show_prompt=False,
     ),
     "contrastive_search": Form(
-        strategies.ContrastiveSearch, None, result=Call.best_last, native=True
+        strategies.ContrastiveSearch, None, result=T5XCall.best_last, native=True
     ),
     "diverse_beam_search": Form(strategies.DiverseBeamSearch, "beam_size", 4, alpha=True),
     "smc_sample": Form(
@@ -166,8 +166,8 @@ def of_form(function: Callable[..., dict[str, Any] | None]) -> Callable[..., Dec
     """The decode function of the form of this name.
 
     Args:
-      function: takes the ``Call`` and the settings that are the decode function's own. It returns
-        the strategy's, or None if they are the same.
+      function: takes the ``T5XCall`` and the settings that are the decode function's own. It
+        returns the strategy's, or None if they are the same.
     """
     form = FORMS[function.__name__]
     own = list(inspect.signature(function).parameters.values())[1:]
@@ -192,7 +192,7 @@ def of_form(function: Callable[..., dict[str, Any] | None]) -> Callable[..., Dec
 
 @of_form
 def diverse_beam_search(
-    call: Call, num_groups: int = 2, diversity_penalty: float | Array = 0.5
+    call: T5XCall, num_groups: int = 2, diversity_penalty: float | Array = 0.5
 ) -> None:
     """Beam search in groups, each penalised for the tokens that earlier groups choose.
 
@@ -216,7 +216,7 @@ def diverse_beam_search(
 
 
 @of_form
-def beam_sample(call: Call) -> None:
+def beam_sample(call: T5XCall) -> None:
     """Beam search that draws its candidates; see ``strategies.beam_sample``.
 
     Args:
@@ -232,7 +232,7 @@ def beam_sample(call: Call) -> None:
 
 
 @of_form
-def stochastic_beam_search(call: Call) -> dict[str, Any]:
+def stochastic_beam_search(call: T5XCall) -> dict[str, Any]:
     """Draws ``num_decodes`` different sequences, without replacement.
 
     See ``strategies.stochastic_beam_search`` (Kool et al. 2019).
@@ -258,7 +258,7 @@ def stochastic_beam_search(call: Call) -> dict[str, Any]:
 
 @of_form
 def constrained_beam_search(
-    call: Call, phrases: Any = (), alternatives: Any = (), vocabulary: Any = None
+    call: T5XCall, phrases: Any = (), alternatives: Any = (), vocabulary: Any = None
 ) -> dict[str, Any]:
     """Beam search over the texts that contain given phrases.
 
@@ -326,7 +326,7 @@ def _tokens(name: str, phrases: Any, vocabulary: Any) -> Any:
 
 
 @of_form
-def best_k_search(call: Call, budget: int | None = None, k: int | None = None) -> dict[str, Any]:
+def best_k_search(call: T5XCall, budget: int | None = None, k: int | None = None) -> dict[str, Any]:
     """Expands the k best hypotheses of a frontier in each call; for native models only.
 
     See ``strategies.best_k_search`` (Xu et al. 2022).
@@ -353,13 +353,13 @@ def best_k_search(call: Call, budget: int | None = None, k: int | None = None) -
     return {"k": call.num_decodes if k is None else k, "budget": _budget(call, budget)}
 
 
-def _budget(call: Call, given: int | None) -> int:
+def _budget(call: T5XCall, given: int | None) -> int:
     """The budget that is given, or that of a beam search as wide as there are decodes."""
     return call.num_decodes * call.length if given is None else given
 
 
 @of_form
-def best_first_search(call: Call, budget: int | None = None) -> dict[str, Any]:
+def best_first_search(call: T5XCall, budget: int | None = None) -> dict[str, Any]:
     """Expands the best hypothesis of a frontier in each call; for native models only.
 
     This is ``best_k_search`` with k = 1.
@@ -379,7 +379,7 @@ def best_first_search(call: Call, budget: int | None = None) -> dict[str, Any]:
 
 
 @of_form
-def contrastive_search(call: Call, penalty_alpha: float | Array = 0.6, top_k: int = 4) -> None:
+def contrastive_search(call: T5XCall, penalty_alpha: float | Array = 0.6, top_k: int = 4) -> None:
     """Appends one of the k most probable tokens, preferring those unlike the tokens before.
 
     For native models only; see ``strategies.contrastive_search`` (Su et al. 2022).
@@ -408,7 +408,7 @@ def contrastive_search(call: Call, penalty_alpha: float | Array = 0.6, top_k: in
 
 
 @of_form
-def conditional_sample(call: Call) -> None:
+def conditional_sample(call: T5XCall) -> None:
     """Draws exact samples of the model given a language; see ``strategies.conditional_sample``.
 
     For native models only. What is not accepted within the budget has no new token and a score of
@@ -433,7 +433,7 @@ def conditional_sample(call: Call) -> None:
 
 @of_form
 def smc_sample(
-    call: Call, proposal: Transform | None = None, ess_threshold: float | Array = 0.5
+    call: T5XCall, proposal: Transform | None = None, ess_threshold: float | Array = 0.5
 ) -> None:
     """Draws texts by particles, given a language and a potential; see ``strategies.smc_sample``.
 
