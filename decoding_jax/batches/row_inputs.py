@@ -124,24 +124,26 @@ class RowInputMaker:
         """The names of the settings, and of what the model declares, with one value for each."""
         return rows.with_rows({**self._of_inputs, "model": self._model}, self._declared)
 
-    def _find_settings(self, made: Any) -> None:
+    def _find_settings(self, strategy: Any) -> None:
         """Finds the settings that may have one value for each input, of which ``make`` takes some.
 
         A function gets all others as they are, so that it may read them while it is traced.
         """
-        if isinstance(made, forms.Function):
+        if isinstance(strategy, forms.Function):
             self._declared = {}
-            of_inputs = {name: made.settings[name] for name in rows.with_rows(made.settings)}
-            shared = {n: value for n, value in made.settings.items() if n not in of_inputs}
-            made = dataclasses.replace(made, function=functools.partial(made.function, **shared))
+            own = strategy.settings
+            of_inputs = {name: own[name] for name in rows.with_rows(own)}
+            shared = {name: value for name, value in own.items() if name not in of_inputs}
+            function = functools.partial(strategy.function, **shared)
+            strategy = dataclasses.replace(strategy, function=function)
         else:
-            self._declared = rows.row_arguments(type(made))
+            self._declared = rows.row_arguments(type(strategy))
             of_inputs = {
-                f.name: getattr(made, f.name)
-                for f in dataclasses.fields(made)
+                f.name: getattr(strategy, f.name)
+                for f in dataclasses.fields(strategy)
                 if not f.metadata.get("static")
             }
-        self._made, self._of_inputs = made, {**of_inputs, "drafter": self._drafter}
+        self._strategy, self._of_inputs = strategy, {**of_inputs, "drafter": self._drafter}
 
     def key_words(self, index: Sequence[int]) -> np.ndarray | None:
         """The words of the keys of inputs, uint32 ``[N, 2]``, or None."""
@@ -188,12 +190,12 @@ class RowInputMaker:
     def _with(self, taken: dict[str, Any]) -> Any:
         """The strategy with the settings of some inputs, which were checked with those of all."""
         drafter = taken.pop("drafter")
-        if isinstance(self._made, forms.Function):
-            return dataclasses.replace(self._made, drafter=drafter, settings=taken)
+        if isinstance(self._strategy, forms.Function):
+            return dataclasses.replace(self._strategy, drafter=drafter, settings=taken)
         if drafter is not None:
-            field = self._made.__dataclass_fields__["drafter"]
+            field = self._strategy.__dataclass_fields__["drafter"]
             taken["drafter"] = fields.checked(field, drafter)
-        return forms.with_values(self._made, **taken)
+        return forms.with_values(self._strategy, **taken)
 
     def split(self, inputs: RowInputs) -> SplitInputs:
         """Splits what ``make`` has returned."""

@@ -27,13 +27,17 @@ def checked(
 ) -> tuple[LanguageModel, Prompt, Array | None]:
     """Checks a call of a strategy, and returns its model, its prompt and its key.
 
+    Of a key, only plain numbers and strings are refused; ``ops.random.row_keys`` checks arrays.
+
     Raises:
       ValueError: in one line, for an input that is invalid, or a token id outside the vocabulary.
     """
     model, prompt = check_model(model), check_prompt(prompt)
     check_prompt_ids(prompt, model.vocab_size)
     check_settings(strategy, model)
-    return model, prompt, check_key(key)
+    if isinstance(key, (int, float, str)):
+        raise fields.error("key", "a typed key such as jax.random.key(0)", key)
+    return model, prompt, key
 
 
 def check_settings(strategy: Any, model: LanguageModel) -> None:
@@ -150,17 +154,6 @@ def check_drafter(drafter: Any) -> Any:
         got = fields.describe(drafter)
         raise ValueError(f"drafter: expected a language model or a drafter, got {got}: {_LOADED}")
     return drafter
-
-
-def check_key(key: Any) -> Any:
-    """Refuses a key that is not an array; ``ops.random.row_keys`` checks arrays.
-
-    Raises:
-      ValueError: for a plain number or a string.
-    """
-    if isinstance(key, (int, float, str)):
-        raise fields.error("key", "a typed key such as jax.random.key(0)", key)
-    return key
 
 
 def check_prompt(prompt: Any) -> Prompt:

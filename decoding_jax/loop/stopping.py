@@ -260,8 +260,9 @@ def ends_with_text(stop: Stop, tokens: Array, length: Array) -> Array:
     Returns:
       bool ``[B, W]``.
     """
-    ended = ends_with_sequence(stop, tokens, length)
-    strings = strings_of(stop)
+    ended, strings = jnp.zeros(length.shape, bool), strings_of(stop)
+    if 0 not in jnp.shape(stop.sequences):
+        ended = ends_with_sequence(stop, tokens, length)
     return ended if strings is None else ended | ends_with_string(strings, tokens, length)
 
 
@@ -269,8 +270,6 @@ def ends_with_sequence(stop: Stop, tokens: Array, length: Array) -> Array:
     """Whether new tokens ``[B, W, L]`` end with one of the stop sequences, bool ``[B, W]``."""
     sequences = _with_row_axis(stop.sequences, 3)
     width = sequences.shape[-1]
-    if sequences.shape[-2] == 0 or width == 0:
-        return jnp.zeros(length.shape, bool)
     index = length[..., None] - width + jnp.arange(width, dtype=jnp.int32)[None, None]
     tail = jnp.take_along_axis(tokens, jnp.clip(index, 0), axis=-1)
     tail = jnp.where(index >= 0, tail, -2)[:, :, None]
