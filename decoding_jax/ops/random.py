@@ -23,25 +23,32 @@ def row_keys(key: Array, batch_size: int) -> Array:
       Typed keys ``[B]``, threefry.
 
     Raises:
-      ValueError: for a raw uint32 key, or for keys of another shape.
+      ValueError: as ``check_keys``.
 
     Example:
       >>> row_keys(jax.random.key(0), 3).shape
       (3,)
+    """
+    check_keys(key, batch_size)
+    return counter_keys(key) if key.shape else _fold_each(counter_keys(key), batch_size)
+
+
+def check_keys(key: Array, batch_size: int) -> None:
+    """Checks that this is a typed key, or typed keys ``[B]``.
+
+    Raises:
+      ValueError: for a raw uint32 key, or for keys of another shape.
     """
     dtype = getattr(key, "dtype", None)
     if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
         of_type = "none" if key is None else type(key).__name__
         got = of_type if dtype is None else f"{dtype}{list(key.shape)}"
         raise ValueError(f"key: expected a typed key such as jax.random.key(0), got {got}")
-    if key.shape == (batch_size,):
-        return counter_keys(key)
-    if key.shape:
+    if key.shape not in ((), (batch_size,)):
         raise ValueError(
             f"key: expected one key, or {batch_size} keys, one for each row, got keys of shape"
             f" {list(key.shape)}"
         )
-    return _fold_each(counter_keys(key), batch_size)
 
 
 def counter_keys(keys: Array) -> Array:

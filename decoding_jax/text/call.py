@@ -18,7 +18,7 @@ from decoding_jax.loop import forms
 from decoding_jax.loop.inputs import check_max_new_tokens, check_model
 from decoding_jax.loop.strategy import RowCall
 from decoding_jax.models.encoder_decoder import EncoderDecoder
-from decoding_jax.ops.random import row_keys
+from decoding_jax.ops.random import check_keys
 from decoding_jax.rows import take_rows
 from decoding_jax.text import generation_config, inputs, limits, response_formats
 from decoding_jax.text.chat import Conversation
@@ -65,8 +65,8 @@ class TextCall:
 
     Attributes:
       call: the model, with the prefix that the texts share where that is wanted; the strategy, with
-        the stop conditions, which of a registered strategy limit each text; the key of each text;
-        and the drafter.
+        the stop conditions, which of a registered strategy limit each text; the key; and the
+        drafter.
       tokenizer: the tokenizer.
       ids: the tokens of each text.
       context: the tokens that each text continues, or None where they continue none.
@@ -132,7 +132,7 @@ class TextCall:
             call = dataclasses.replace(call, strategy=kept)
         # Check: the texts beside the model and the limits.
         self.num_alternatives = number_of_alternatives(with_scores, model)
-        call = dataclasses.replace(call, key=_keys_of(call, len(texts)))
+        call = dataclasses.replace(call, key=_key_of(call, len(texts)))
         inputs.check_tokens(model, ids)
         stop = forms.value_of(call.strategy, "stop")
         if ids:
@@ -362,15 +362,16 @@ def idle_transform(strategy: Any) -> str | None:
     return f"{names}: no effect with greedy, which draws nothing; sample draws"
 
 
-def _keys_of(call: batches.Call, count: int) -> Array | None:
-    """The key of each text, or None for a strategy that draws nothing."""
+def _key_of(call: batches.Call, count: int) -> Array | None:
+    """The key of all texts, or one for each; None for a strategy that draws nothing."""
     if not call.strategy.uses_key:
         return None
     if call.key is None:
         raise ValueError(
             "key: expected a typed key such as jax.random.key(0) for this strategy, got None"
         )
-    return row_keys(call.key, count)
+    check_keys(call.key, count)
+    return call.key
 
 
 def number_of_alternatives(with_scores: Any, model: Any) -> int | None:
