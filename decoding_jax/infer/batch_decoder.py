@@ -91,12 +91,10 @@ class BatchDecoder:
         check_model_and_tokenizer(model)
         check_own_devices(model[0])
         self._columns = [inputs, index] if json_schemas is None else [inputs, index, json_schemas]
+        call = call_of(model, strategy, settings)
+        own_schemas = json_schemas is not None
         self._decoder = ItemDecoder(
-            call_of(model, strategy, settings),
-            model[1],
-            settings,
-            independent=True,
-            own_schemas=json_schemas is not None,
+            call, model[1], settings, independent=True, own_schemas=own_schemas
         )
         if of_rows := self._decoder.rows.inputs.settings_of_inputs():
             raise ValueError(

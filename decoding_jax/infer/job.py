@@ -96,7 +96,8 @@ def run(
     check_source(source)
     directory = _directory(output_dir, report)
     processes = processes_of(model[0])
-    decoder = ItemDecoder(call_of(model, strategy, settings), model[1], settings)
+    call = call_of(model, strategy, settings)
+    decoder = ItemDecoder(call, model[1], settings)
     inputs = processes.each(lambda: manifest.survey(source, settings.shard_size))
     if inputs.count == 0:
         raise ValueError("source: expected at least one input, got none")
