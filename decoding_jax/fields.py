@@ -344,15 +344,15 @@ def as_ids(name: str, value: Any) -> Any:
         fill up arrays.
     """
     expected = "token ids of 0 or more"
-    if isinstance(value, (str, bytes, float)):
-        raise error(name, expected, value)
     if isinstance(value, (int, np.integer)):
         value = (value,)
-    if isinstance(value, (tuple, list)):
+    if isinstance(value, (tuple, list, range)):
         return _whole(name, value, expected)
-    if hasattr(value, "dtype") and not np.ndim(value):
+    if not hasattr(value, "dtype"):
+        raise error(name, expected, value)
+    if not np.ndim(value):
         value = value.reshape(1)
-    if hasattr(value, "dtype") and is_readable(value):
+    if is_readable(value):
         array = np.asarray(value)
         if array.size and (array.dtype.kind not in "iu" or array.min() < -1):
             shown = array.min() if array.dtype.kind in "iu" else array
@@ -369,9 +369,9 @@ def as_sequences(name: str, value: Any) -> Any:
     expected = "sequences of token ids, such as [[5, 6]]"
     if isinstance(value, (tuple, list)):
         return pad_left(name, value)
-    if isinstance(value, (str, bytes, int, float)):
+    if not hasattr(value, "dtype"):
         raise error(name, expected, value)
-    if not hasattr(value, "dtype") or not is_readable(value):
+    if not is_readable(value):
         return value
     array = np.asarray(as_ids(name, value))
     if array.ndim < 2:

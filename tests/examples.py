@@ -269,7 +269,6 @@ class TransformExample:
         rows.
       two: two tuples of arguments for 5 tokens or more, which have to share a compiled program.
       per_text: settings for 7 tokens, with a value for each of five texts where there can be one.
-      refused: settings that are refused when the transform is made, each by one wrong value.
       random: draws settings of eight rows for random chains.
       prompt: whether the prompt counts by default; None for a transform without
         ``include_prompt``.
@@ -280,7 +279,6 @@ class TransformExample:
     cases: Sequence[Settings]
     two: tuple[tuple[Any, ...], tuple[Any, ...]] | None
     per_text: Settings
-    refused: Sequence[Settings]
     random: Callable[[Numbers], Settings] | None = None
     prompt: bool | None = None
     shared: int = 0
@@ -293,7 +291,6 @@ def _of_one_number(
     rows: Sequence[float],
     two: tuple[float, float],
     texts: Sequence[float],
-    refused: Sequence[Any],
     random: Callable[[Numbers], Any],
     prompt: bool | None = None,
 ) -> TransformExample:
@@ -306,7 +303,6 @@ def _of_one_number(
       rows: one for each of three rows.
       two: two numbers that share a program.
       texts: one for each of five texts.
-      refused: numbers that are refused.
       random: draws numbers of eight rows.
       prompt: as in ``TransformExample``.
     """
@@ -315,7 +311,6 @@ def _of_one_number(
         cases=[{name: number}, {name: each(*rows)}],
         two=((two[0],), (two[1],)),
         per_text={name: each(*texts)},
-        refused=[{name: value} for value in (*refused, float("nan"), "1", None)],
         random=lambda numbers: {name: random(numbers)},
         prompt=prompt,
     )
@@ -346,7 +341,6 @@ TRANSFORMS: dict[str, TransformExample] = {
             rows=(0.0, 0.5, 3.0),
             two=(0, 0.3),
             texts=(0, 5, 0.5, 1, 2),
-            refused=(-1, INF),
             random=lambda n: n.between(0.2, 3, 1.0, 0.0),
         ),
         cases=[{"value": 0.7}, {"value": 0}, {"value": each(0.0, 0.5, 3.0)}],
@@ -358,7 +352,6 @@ TRANSFORMS: dict[str, TransformExample] = {
         rows=(1, 4, 50),
         two=(3, 200),
         texts=(1, 2, 3, 4, 5),
-        refused=(0, 2.5, (3, 0)),
         random=lambda n: n.one_of(n.vocab, range(1, n.vocab + 1)),
     ),
     "top_p": _of_one_number(
@@ -368,7 +361,6 @@ TRANSFORMS: dict[str, TransformExample] = {
         rows=(0.0, 0.61, 1.0),
         two=(1, 0.3),
         texts=(0.1, 0.9, 0.5, 1, 0),
-        refused=(1.1, -0.1, each(0.5, np.nan)),
         random=lambda n: n.between(0.05, 0.99, 1.0, 0.0),
     ),
     "typical": _of_one_number(
@@ -378,7 +370,6 @@ TRANSFORMS: dict[str, TransformExample] = {
         rows=(0.0, 0.43, 1.0),
         two=(1, 0.3),
         texts=(0.1, 0.9, 0.5, 1, 0.3),
-        refused=(2, -1),
         random=lambda n: n.between(0.05, 0.99, 1.0),
     ),
     "min_p": _of_one_number(
@@ -388,7 +379,6 @@ TRANSFORMS: dict[str, TransformExample] = {
         rows=(0.0, 0.61, 1.0),
         two=(1, 0.3),
         texts=(0, 0.1, 0.5, 0.2, 1),
-        refused=(-0.1, 1.5),
         random=lambda n: n.between(0, 0.9, 0.0, 1.0),
     ),
     "epsilon": _of_one_number(
@@ -398,7 +388,6 @@ TRANSFORMS: dict[str, TransformExample] = {
         rows=(0.0, 0.13, 1.0),
         two=(0, 0.3),
         texts=(0, 0.1, 0.2, 0.05, 0.3),
-        refused=(-1, 1.5),
         random=lambda n: n.between(0, 0.5, 0.0, 1.0),
     ),
     "eta": _of_one_number(
@@ -408,7 +397,6 @@ TRANSFORMS: dict[str, TransformExample] = {
         rows=(0.0, 0.13, 1.0),
         two=(0, 0.3),
         texts=(0.3, 0.1, 0, 0.05, 0.2),
-        refused=(3.0, -1),
         random=lambda n: n.between(0, 0.5, 0.0, 1.0),
     ),
     "top_n_sigma": _of_one_number(
@@ -418,7 +406,6 @@ TRANSFORMS: dict[str, TransformExample] = {
         rows=(0.0, 0.7, 5.0),
         two=(1, 0.3),
         texts=(0, 1, 0.5, 2, 3),
-        refused=(-1, INF),
         random=lambda n: n.between(0, 3, 100.0, 0.0),
     ),
     "top_h": _of_one_number(
@@ -428,7 +415,6 @@ TRANSFORMS: dict[str, TransformExample] = {
         rows=(0.0, 0.43, 1.0),
         two=(1, 0.3),
         texts=(0.1, 0.9, 0.5, 1, 0),
-        refused=(1.1, -0.1),
         random=lambda n: n.between(0.05, 0.99, 1.0, 0.0),
     ),
     "repetition_penalty": _of_one_number(
@@ -438,7 +424,6 @@ TRANSFORMS: dict[str, TransformExample] = {
         rows=(0.5, 1.0, 1.7),
         two=(1, 1.5),
         texts=(1, 2, 0.5, 1.5, 3),
-        refused=(0, -2),
         random=lambda n: n.between(0.5, 2, 1.0),
         prompt=True,
     ),
@@ -449,7 +434,6 @@ TRANSFORMS: dict[str, TransformExample] = {
         rows=(0.5, 1.0, 1.7),
         two=(1, 1.5),
         texts=(0, 1, 2, -1, 0.5),
-        refused=(INF,),
         random=lambda n: n.between(-1, 1, 0.0),
         prompt=False,
     ),
@@ -460,7 +444,6 @@ TRANSFORMS: dict[str, TransformExample] = {
         rows=(0.5, 1.0, 1.7),
         two=(1, 1.5),
         texts=(0, 1, 2, -1, 0.5),
-        refused=(INF,),
         random=lambda n: n.between(-1, 1, 0.0),
         prompt=False,
     ),
@@ -469,7 +452,6 @@ TRANSFORMS: dict[str, TransformExample] = {
         cases=[{"n": 1}, {"n": 2}, {"n": 3}, {"n": 12}],
         two=((4,), (4,)),
         per_text={"n": 2},
-        refused=[{"n": 0}, {"n": 1.5}, {"n": True}],
         random=lambda n: {"n": int(n.draw.integers(2, 4))},
         prompt=True,
     ),
@@ -478,7 +460,6 @@ TRANSFORMS: dict[str, TransformExample] = {
         cases=[{"sequences": ((7,), (1, 2), (0, 1, 2), (2, 2), (1, 1, 0), (0,) * 14)}],
         two=((((1, 2), (3,)),), (((4,), (2, 1)),)),
         per_text={"sequences": PHRASES},
-        refused=[{"sequences": [()]}, {"sequences": [(1, -2)]}],
         random=_random_sequences,
         prompt=True,
     ),
@@ -493,10 +474,6 @@ TRANSFORMS: dict[str, TransformExample] = {
         ],
         two=((3, (1, 2)), (5, (3, 4))),
         per_text={"min_new_tokens": each(1, 2, 0, 3, 2), "eos_ids": ENDS},
-        refused=[
-            {"min_new_tokens": -1, "eos_ids": 2},
-            {"min_new_tokens": 1, "eos_ids": (2, -1)},
-        ],
         random=lambda n: {
             "min_new_tokens": n.one_of(0, range(1, n.length)),
             "eos_ids": n.one_of(-1, range(n.vocab), (2,)),
@@ -511,14 +488,6 @@ TRANSFORMS: dict[str, TransformExample] = {
         ],
         two=(((2, 1), (3,), 1), ((1, 0), (4,), 2)),
         per_text={"start": (2,), "end": (3, 4), "max_tokens": each(1, 2, 0, 3, 9), "then": (5,)},
-        refused=[
-            {"start": (), "end": (2,), "max_tokens": 1},
-            {"start": "", "end": (2,), "max_tokens": 1},
-            {"start": (1,), "end": (2, -1), "max_tokens": 1},
-            {"start": (1,), "end": (2,) * 32, "max_tokens": 1},
-            {"start": (1,), "end": (2,), "max_tokens": -1},
-            {"start": (1,), "end": (2,), "max_tokens": 1, "then": (3, 2)},
-        ],
         prompt=True,
         shared=3,
     ),
@@ -527,7 +496,6 @@ TRANSFORMS: dict[str, TransformExample] = {
         cases=[{"token": 4}, {"token": each(4, 5, -1)}],
         two=((3,), (4,)),
         per_text={"token": each(-1, 2, 3, -1, 5)},
-        refused=[{"token": -2}],
         random=lambda n: {"token": n.one_of(-1, range(n.vocab))},
     ),
     "forced_last_token": TransformExample(
@@ -538,7 +506,6 @@ TRANSFORMS: dict[str, TransformExample] = {
         ],
         two=((3, 5), (4, 2)),
         per_text={"token": each(1, 2, -1, 4, 5), "max_new_tokens": each(3, 4, 5, 2, 1)},
-        refused=[{"token": 1, "max_new_tokens": 0}],
         random=lambda n: {
             "token": n.one_of(-1, range(n.vocab)),
             "max_new_tokens": np.full(8, n.length, np.int32),
@@ -552,7 +519,6 @@ TRANSFORMS: dict[str, TransformExample] = {
         ],
         two=(({3: 1, 4: 0.5},), ({4: -INF, 3: 2.5},)),
         per_text={"bias": np.random.default_rng(1).normal(size=(5, 7))},
-        refused=[{"bias": {-1: 2.0}}, {"bias": {1: INF}}],
         random=lambda n: {
             "bias": n.one_of(0.0, n.draw.uniform(-2, 2, 9).tolist(), (n.vocab,)),
         },
@@ -565,7 +531,6 @@ TRANSFORMS: dict[str, TransformExample] = {
         ],
         two=(((3, 4),), ((2, 1),)),
         per_text={"tokens": np.arange(35).reshape(5, 7) % 3 > 0},
-        refused=[{"tokens": []}, {"tokens": [1, -1]}],
         random=_random_allowed,
     ),
     "gumbel_watermark": TransformExample(
@@ -576,7 +541,6 @@ TRANSFORMS: dict[str, TransformExample] = {
         ],
         two=((3, 2), (2**33, 2)),
         per_text={"key": np.arange(10, dtype=np.uint32).reshape(5, 2)},
-        refused=[{"key": -1}, {"key": 2**64}, {"key": 1.5}, {"key": 1, "context": 0}],
     ),
     "tournament_watermark": TransformExample(
         tournament_watermark,
@@ -586,7 +550,6 @@ TRANSFORMS: dict[str, TransformExample] = {
         ],
         two=((3, 4, 2), (2**33, 4, 2)),
         per_text={"key": np.arange(10, dtype=np.uint32).reshape(5, 2)},
-        refused=[{"key": "1"}, {"key": None}, {"key": 1, "layers": 65}],
     ),
     "prefix_allowed_tokens": TransformExample(
         None,  # tests/transforms/test_prefix_allowed_tokens.py
@@ -596,7 +559,6 @@ TRANSFORMS: dict[str, TransformExample] = {
             "language": transforms.Trie.from_sequences([(1, 2), (3, 4, 5)], eos_ids=0),
             "start": each(0, 1, 0, 2, 0),
         },
-        refused=[],
         shared=5,
     ),
 }

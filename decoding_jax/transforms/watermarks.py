@@ -28,6 +28,8 @@ from decoding_jax.transforms import history
 
 Array = jax.Array
 
+_LAYERS = "an int from 1 to 64"
+
 
 class Watermark(Protocol):
     """What the detector needs: the secret ``key``, uint32 ``[2]`` or ``[B, 2]``, and h."""
@@ -119,7 +121,7 @@ class TournamentWatermark:
 
     key: Any = fields.secret()
     layers: int = fields.field(
-        lambda name, value: _check_layers(name, value), static=True, default=30
+        lambda name, value: _check_layers(name, value), expected=_LAYERS, static=True, default=30
     )
     context: int = fields.count(default=4)
 
@@ -143,9 +145,12 @@ class TournamentWatermark:
 
 
 def _check_layers(name: str, value: Any) -> int:
-    layers = fields.as_count(name, value)
-    if layers > 64:
-        raise fields.error(name, "an int from 1 to 64", value)
+    try:
+        layers = fields.as_count(name, value)
+    except ValueError:
+        layers = 0
+    if not 1 <= layers <= 64:
+        raise fields.error(name, _LAYERS, value)
     return layers
 
 

@@ -52,18 +52,3 @@ def test_end_tokens_are_banned_until_the_minimum_per_row():
 def test_limits_never_exceed_the_buffers():
     assert stopping.limits(Stop(), 2, 5).tolist() == [5, 5]
     assert stopping.limits(Stop(max_new_tokens=(3, 9)), 2, 5).tolist() == [3, 5]
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"eos_ids": (-1,)}, "eos_ids"),
-        ({"sequences": ((),)}, "sequences"),
-        ({"sequences": ((3, -2),)}, "sequences"),
-        ({"min_new_tokens": -1}, "min_new_tokens"),
-        ({"max_new_tokens": (3, -1)}, "max_new_tokens"),
-    ],
-)
-def test_bad_settings_are_named(settings, words):
-    with pytest.raises(ValueError, match=words):
-        Stop(**settings)

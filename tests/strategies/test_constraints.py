@@ -162,7 +162,6 @@ def test_matching_is_that_of_the_definition():
             lambda: run(padded(((1, 2), (99,)), ())),
             r"constraints\.phrases: expected ids from 0 to 4, the model's",
         ),
-        (lambda: run(Constraints(), beam_size=0), "beam_size: expected an int of 1 or more, got 0"),
         (
             lambda: run(Constraints(), num_return=4),
             "num_return: expected 1 to beam_size, which is 3, got 4",

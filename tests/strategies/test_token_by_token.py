@@ -50,7 +50,6 @@ def test_no_step_is_spent_once_all_is_done(name):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"max_new_tokens": 0}, "max_new_tokens: expected an int of 1 or more, got 0"),
         (
             {"prompt": Prompt(PROMPT.tokens[0], PROMPT.length)},
             r"prompt: expected tokens \[B, P\] with P of 1 or more, and",
@@ -63,7 +62,6 @@ def test_no_step_is_spent_once_all_is_done(name):
             {"prompt": Prompt(PROMPT.tokens.astype(jnp.float32), PROMPT.length)},
             r"prompt\.tokens: expected int32, as in Prompt\(tokens \[B, P\],",
         ),
-        ({"num_samples": 0}, "num_samples: expected an int of 1 or more, got 0"),
         ({"key": jnp.zeros(2, jnp.uint32)}, "key: expected a typed key"),
         ({"key": jax.random.split(jax.random.key(0), 3)}, "key: expected one key, or 2 keys"),
     ],

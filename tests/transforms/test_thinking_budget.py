@@ -94,3 +94,8 @@ def test_a_string_without_a_tokenizer_is_refused():
     budget = transforms.thinking_budget("<think>", (2,), max_tokens=1)
     with pytest.raises(ValueError, match=r"thinking_budget.start: expected token ids; .*<think>"):
         decoding_jax.greedy(MODEL, PROMPT, max_new_tokens=2, transform=budget)
+
+
+def test_what_is_forced_before_the_end_mark_does_not_contain_it():
+    with pytest.raises(ValueError, match=r"thinking_budget.then: expected tokens without the end"):
+        transforms.thinking_budget((1,), (2,), max_tokens=1, then=(3, 2))

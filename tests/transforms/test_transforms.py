@@ -83,17 +83,6 @@ def test_changing_a_number_does_not_retrace(name):
     assert len(traces) == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [(name, settings) for name in TRANSFORMS for settings in TRANSFORMS[name].refused],
-    ids=str,
-)
-def test_a_wrong_value_is_refused_in_one_line(name, settings):
-    with pytest.raises(ValueError, match="|".join(settings)) as error:
-        made(name, settings)
-    assert "\n" not in str(error.value)
-
-
 def test_rows_do_not_depend_on_each_other():
     logits, prefix = jnp.asarray(make_logits("ties")), make_prefix(alphabet=3)
     transform = transforms.chain(

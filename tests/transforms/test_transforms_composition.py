@@ -106,48 +106,6 @@ def test_settings_under_vmap():
 
 
 BAD = [
-    (lambda: transforms.temperature(-1), "temperature.value: expected a finite number of 0 or"),
-    (
-        lambda: transforms.temperature(float("nan")),
-        "temperature.value: expected a finite number of 0 or",
-    ),
-    (
-        lambda: transforms.temperature(float("inf")),
-        "temperature.value: expected a finite number of 0 or",
-    ),
-    (lambda: transforms.top_k(0), "top_k.k: expected an int of 1 or more, or one for each"),
-    (lambda: transforms.top_k(2.5), "top_k.k: expected an int of 1 or more, or one for each"),
-    (lambda: transforms.top_k(True), "top_k.k: expected an int of 1 or more, or one for each"),
-    (lambda: transforms.top_k((3, 0)), "top_k.k: expected an int of 1 or more, or one for each"),
-    (lambda: transforms.top_p(1.1), "top_p.p: expected a probability from 0 to 1, or one"),
-    (
-        lambda: transforms.top_p(np.array([0.5, np.nan])),
-        "top_p.p: expected a probability from 0 to 1, or one",
-    ),
-    (lambda: transforms.min_p(-0.1), "min_p.p: expected a probability from 0 to 1, or one"),
-    (lambda: transforms.typical(2), "typical.mass: expected a probability from 0 to 1, or"),
-    (lambda: transforms.epsilon(-1), "epsilon.epsilon: expected a probability from 0 to 1,"),
-    (lambda: transforms.eta(3.0), "eta.epsilon: expected a probability from 0 to 1, or"),
-    (
-        lambda: transforms.repetition_penalty(0),
-        "repetition_penalty.penalty: expected a finite number",
-    ),
-    (
-        lambda: transforms.presence_penalty(float("inf")),
-        "presence_penalty.penalty: expected a finite number, or",
-    ),
-    (
-        lambda: transforms.frequency_penalty(float("nan")),
-        "frequency_penalty.penalty: expected a finite number,",
-    ),
-    (
-        lambda: transforms.no_repeat_ngram(0),
-        "no_repeat_ngram.n: expected an int of 1 or more, got 0",
-    ),
-    (
-        lambda: transforms.no_repeat_ngram(1.5),
-        "no_repeat_ngram.n: expected an int of 1 or more, got",
-    ),
     (
         lambda: transforms.banned_sequences([()]),
         "banned_sequences.sequences: expected sequences of one",
@@ -156,34 +114,9 @@ BAD = [
         lambda: transforms.banned_sequences([(1, -2)]),
         "banned_sequences.sequences: expected sequences of token",
     ),
-    (lambda: transforms.min_length(-1, 2), "min_length.min_new_tokens: expected an int of 0 or"),
-    (
-        lambda: transforms.min_length(1, (2, -1)),
-        "min_length.eos_ids: expected token ids of 0 or more,",
-    ),
-    (
-        lambda: transforms.forced_first_token(-2),
-        "forced_first_token.token: expected a token id of 0 or",
-    ),
-    (
-        lambda: transforms.forced_last_token(1, 0),
-        "forced_last_token.max_new_tokens: expected an int of 1 or",
-    ),
     (
         lambda: transforms.logit_bias({-1: 2.0}),
         "logit_bias.bias: expected token ids of 0 or more as keys,",
-    ),
-    (
-        lambda: transforms.logit_bias({1: float("inf")}),
-        "logit_bias.bias: expected {token id: number} or [V],",
-    ),
-    (
-        lambda: transforms.allowed_tokens([]),
-        "allowed_tokens.tokens: expected at least one token id,",
-    ),
-    (
-        lambda: transforms.allowed_tokens([1, -1]),
-        "allowed_tokens.tokens: expected at least one token id,",
     ),
     (lambda: transforms.chain(3), "chain: expected functions of (logits, prefix), got 3"),
     # Arrays of JAX that are not traced.
@@ -192,35 +125,15 @@ BAD = [
         "temperature.value: expected a finite number of 0 or",
     ),
     (
-        lambda: transforms.top_p(jnp.array([0.5, np.nan])),
-        "top_p.p: expected a probability from 0 to 1, or one",
-    ),
-    (
-        lambda: transforms.top_p(jnp.full(9, 95)),
-        "top_p.p: expected a probability from 0 to 1, or one",
-    ),
-    (
         lambda: transforms.temperature(jnp.bfloat16(-2)),
         "temperature.value: expected a finite number of 0 or",
-    ),
-    (
-        lambda: transforms.top_k(jnp.array([3, 0])),
-        "top_k.k: expected an int of 1 or more, or one for each",
     ),
     (
         lambda: transforms.top_k(jnp.float32(2)),
         "top_k.k: expected an int of 1 or more, or one for each",
     ),
     (
-        lambda: transforms.repetition_penalty(jnp.float32(-2)),
-        "repetition_penalty.penalty: expected a finite number",
-    ),
-    (
         lambda: transforms.logit_bias({1: jnp.float32(np.inf)}),
-        "logit_bias.bias: expected {token id: number} or [V],",
-    ),
-    (
-        lambda: transforms.logit_bias(jnp.array([0, np.nan])),
         "logit_bias.bias: expected {token id: number} or [V],",
     ),
     (
@@ -232,20 +145,12 @@ BAD = [
         "allowed_tokens.tokens: expected token ids of 0 or",
     ),
     (
-        lambda: transforms.min_length(1, jnp.array([-3])),
-        "min_length.eos_ids: expected token ids of 0 or more,",
-    ),
-    (
         lambda: transforms.banned_sequences(jnp.array([[5, -1]])),
         "banned_sequences.sequences: expected ids padded with -1 on the left, got",
     ),
     (
         lambda: transforms.banned_sequences(jnp.array([[1.0]])),
         "banned_sequences.sequences: expected token ids of 0 or more, or -1 for none,",
-    ),
-    (
-        lambda: transforms.Automaton(jnp.array([[7]])),
-        "automaton.transitions: expected a table [states, V] of states,",
     ),
 ]
 

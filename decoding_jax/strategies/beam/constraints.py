@@ -19,6 +19,8 @@ from decoding_jax import fields, rows
 from decoding_jax.base import Array
 from decoding_jax.pytrees import pytree
 
+_SETS = "sets of sequences of token ids"
+
 
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,8 +50,8 @@ class Constraints:
 
     phrases: Any = fields.token_sequences(default=())
     alternatives: Any = fields.field(
-        lambda name, value: _pad_sets(name, value) if isinstance(value, (tuple, list)) else value,
-        expected="sets of sequences of token ids",
+        lambda name, value: _as_sets(name, value),
+        expected=_SETS,
         shared_axes=3,
         token_ids=True,
         default=(),
@@ -151,6 +153,14 @@ def match_token(table: Array, matched: Array, token: Array) -> Array:
     previous = jnp.pad(matched[..., :-1], ((0, 0), (0, 0), (0, 0), (1, 0)), constant_values=True)
     new = previous & ((table == token[..., None, None]) | (table < 0))
     return new.at[..., -1].set(new[..., -1] | matched[..., -1])
+
+
+def _as_sets(name: str, value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return _pad_sets(name, value)
+    if not hasattr(value, "dtype"):
+        raise fields.error(name, _SETS, value)
+    return value
 
 
 def _pad_sets(name: str, sets: Any) -> np.ndarray:

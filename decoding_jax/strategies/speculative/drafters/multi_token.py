@@ -33,6 +33,15 @@ from decoding_jax.strategies.speculative.drafters.base import (
     first_states,
 )
 
+_BLOCKS = "a sequence of blocks"
+
+
+def _as_blocks(name: str, value: Any) -> tuple[Any, ...]:
+    try:
+        return tuple(value)
+    except TypeError:
+        raise fields.error(name, _BLOCKS, value) from None
+
 
 class PredictionBlock(Protocol):
     """A block of multi-token prediction; a pytree.
@@ -124,7 +133,7 @@ class MultiTokenPrediction(HeadDrafter):
     """
 
     blocks: Sequence[Any] = fields.field(
-        lambda name, value: tuple(value), expected="a sequence of blocks"
+        lambda name, value: _as_blocks(name, value), expected=_BLOCKS
     )
     greedy: bool = fields.switch(default=False)
     min_confidence: float = confidence()

@@ -156,11 +156,17 @@ class CodeVerifier:
 
     Attributes:
       points, order, after: as for ``arithmetic_sample``.
+
+    Raises:
+      ValueError: for an order or a way of going on that is not one of these.
     """
 
     points: str | codes.Points = fields.field(static=True, default="lattice")
     order: str = fields.choice(*codes.ORDERS, default="id")
     after: str = fields.choice(*codes.AFTER, default="independent")
+
+    def __post_init__(self) -> None:
+        fields.check(self)
 
     def init(self, key: Array, batch_size: int, lanes: int) -> tuple[Any, Any]:
         """See ``Verifier.init``."""
