@@ -1,7 +1,6 @@
 """Small models (a table with a tokenizer of digits, and a T5 over bytes) and runners of jobs."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from infer_fakes import INFER, Digits, draw, files_of
@@ -18,7 +17,8 @@ def table():
     normal = np.random.default_rng(0).normal
     # The table has eleven checksums and seven tokens. NumPy makes it without a compilation.
     table, features = normal(size=(11, 8, 7, 7)), normal(size=(11, 7, 4))
-    return TableLM(jnp.asarray(table, jnp.float32), jnp.asarray(features, jnp.float32)), Digits()
+    made = jax.device_put((table.astype(np.float32), features.astype(np.float32)))
+    return TableLM(*made), Digits()
 
 
 @pytest.fixture(scope="session")
@@ -29,18 +29,25 @@ def byte_t5(tmp_path_factory):
 
 
 @pytest.fixture
-def decode(table, tmp_path, monkeypatch):
+def place(request, tmp_path):
+    """The folder of a job: on the disk, or by the parameter "gs" in a bucket."""
+    is_bucket = getattr(request, "param", "disk") == "gs"
+    return request.getfixturevalue("gs").path if is_bucket else tmp_path
+
+
+@pytest.fixture
+def decode(table, place, monkeypatch):
     """Runs a job and returns the files of its directory as bytes."""
 
     def run(lines, directory="out", devices=1, **settings):
         need_devices(devices)
         first = jax.devices()[:devices]
         monkeypatch.setattr(jax, "local_devices", lambda: first)
-        path = tmp_path / "inputs.txt"
-        path.write_text("".join(f"{line}\n" for line in lines))
+        path = place / "inputs.txt"
+        path.write_bytes("".join(f"{line}\n" for line in lines).encode())
         settings = {"strategy": draw, "batch_size": 8, "max_input_length": 16, **settings}
-        infer.run(table, infer.TextLines(str(path)), output_dir=tmp_path / directory, **settings)
-        return files_of(tmp_path / directory)
+        infer.run(table, infer.TextLines(str(path)), output_dir=place / directory, **settings)
+        return files_of(place / directory)
 
     return run
 

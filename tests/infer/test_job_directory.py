@@ -8,32 +8,49 @@ import os
 
 import jax
 import pytest
+import tiers
 from infer_fakes import LINES, draw, files_of, record_of, records_of
 
 import decoding_jax
 from decoding_jax import Stop, infer
 from decoding_jax.infer import job, merge
+from decoding_jax.storage import CloudPath
 
 
 class KilledError(Exception):
     pass
 
 
-def test_a_job_killed_at_any_moment_ends_with_the_same_bytes(decode, monkeypatch):
-    """The manifest, three shards and the summary are interrupted before and after the rename."""
+@pytest.mark.parametrize(
+    ("place", "moments"),
+    [
+        # A file of a disk is synced, then renamed, and then its directory is synced.
+        ("disk", range(0, 20, 2)),
+        pytest.param("gs", range(10), marks=pytest.mark.release),
+    ],
+    indirect=["place"],
+)
+def test_a_job_killed_at_any_moment_ends_with_the_same_bytes(decode, moments, monkeypatch):
+    """It has written each of the manifest, three shards and the summary, or it has not."""
     whole = decode(LINES, "whole", shard_size=2)
     assert len(whole) == 4
-    fsync = os.fsync
-    for moment in range(10):
+    for moment in moments:
         calls = itertools.count()
 
-        def interrupted(handle, moment=moment, calls=calls):
-            if next(calls) == moment:  # Each file is synced, and then its directory.
-                raise KilledError
-            fsync(handle)
+        def interrupted(write, moment=moment, calls=calls):
+            def call(*args):
+                if next(calls) == moment:
+                    raise KilledError
+                result = write(*args)
+                if next(calls) == moment:
+                    raise KilledError
+                return result
+
+            return call
 
         with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", interrupted)
+            for owner, name in ((os, "fsync"), (CloudPath, "upload"), (CloudPath, "create")):
+                patch.setattr(owner, name, interrupted(getattr(owner, name)))
             with pytest.raises(KilledError):
                 decode(LINES, f"killed {moment}", shard_size=2)
         assert decode(LINES, f"killed {moment}", shard_size=2) == whole
@@ -92,10 +109,11 @@ def test_a_directory_of_something_else_is_refused(decode, tmp_path):
         lambda data: data.replace(b"\n", b"\r\n"),
     ],
 )
-def test_a_finished_shard_that_is_not_whole_is_decoded_again(decode, tmp_path, caplog, spoil):
+@pytest.mark.parametrize("place", tiers.values("disk", exhaustive=["gs"]), indirect=True)
+def test_a_finished_shard_that_is_not_whole_is_decoded_again(decode, place, caplog, spoil):
     whole = decode(LINES, shard_size=2)
     name = "decodes-00001-of-00003.jsonl"
-    (tmp_path / "out" / name).write_bytes(spoil(whole[name]))
+    (place / "out" / name).write_bytes(spoil(whole[name]))
     caplog.set_level(logging.INFO, "decoding_jax")
     caplog.clear()
     assert decode(LINES, shard_size=2) == whole

@@ -18,15 +18,10 @@ from infer_fakes import LINES, OWN, draw, files_of
 from decoding_jax import infer, storage
 from decoding_jax.infer import merge
 from decoding_jax.infer.command import main
-from decoding_jax.storage import CloudPath
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 SETTINGS = {"strategy": draw, "batch_size": 8, "max_input_length": 16, "shard_size": 2}
-
-
-class KilledError(Exception):
-    pass
 
 
 @pytest.fixture
@@ -55,33 +50,6 @@ def test_a_job_ends_with_the_bytes_of_one_on_a_disk(run, bucket, tmp_path):
     assert gzip.decompress(path.read_bytes()) == (tmp_path / "out.jsonl").read_bytes()
 
 
-@pytest.mark.release
-def test_a_job_stopped_at_any_moment_ends_with_the_same_bytes(run, gs, tmp_path, monkeypatch):
-    """Each of the manifest, three shards and the summary is sent or not when the job ends."""
-    whole = run(tmp_path, "out")
-    upload, create = CloudPath.upload, CloudPath.create
-    for moment in range(10):
-        calls = itertools.count()
-
-        def stopped(send, moment=moment, calls=calls):
-            def call(path, data):
-                if next(calls) == moment:
-                    raise KilledError
-                result = send(path, data)
-                if next(calls) == moment:
-                    raise KilledError
-                return result
-
-            return call
-
-        with monkeypatch.context() as patch:
-            patch.setattr(CloudPath, "upload", stopped(upload))
-            patch.setattr(CloudPath, "create", stopped(create))
-            with pytest.raises(KilledError):
-                run(gs.path, f"stopped {moment}")
-        assert run(gs.path, f"stopped {moment}") == whole
-
-
 @pytest.mark.parametrize("fault", ["503", "cut", "lost"])
 def test_requests_that_fail_change_nothing(run, gs, tmp_path, fault):
     whole = run(tmp_path, "out")
@@ -98,13 +66,6 @@ def test_a_listing_that_lags_costs_a_shard_and_no_record(run, gs, tmp_path):
     run(gs.path, "out")
     gs.faults.of = lambda method, path: None
     assert files_of(gs.path / "out") == whole
-
-
-def test_a_shard_that_was_cut_off_is_decoded_again(run, gs, tmp_path):
-    whole = run(gs.path, "out")
-    shard = gs.path / "out" / "decodes-00001-of-00003.jsonl"
-    shard.write_bytes(shard.read_bytes()[:-20])
-    assert run(gs.path, "out") == whole
 
 
 @pytest.fixture
