@@ -10,10 +10,13 @@ to the bit, on the batch, the lanes, T, or how the rows are sharded.
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+import functools
+import math
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from decoding_jax import fields
 from decoding_jax.base import Array, ModelOutput
@@ -112,18 +115,25 @@ class TableLM:
             raise fields.error("vocab_size", "1 or more", vocab_size)
         if not 0 <= zeros <= 1:
             raise fields.error("zeros", "a probability from 0 to 1", zeros)
-        key_table, key_zero, key_spare, key_features = jax.random.split(key, 4)
         contexts = (CHECKSUMS, vocab_size + 1, vocab_size)
-        table = sharpness * jax.random.normal(key_table, (*contexts, vocab_size), jnp.float32)
-        if ties:
-            table = jnp.round(table)
-        banned = jax.random.bernoulli(key_zero, zeros, table.shape)
-        spare = jax.random.randint(key_spare, contexts, 0, vocab_size, jnp.int32)
-        banned = banned & (count_up(table.shape) != spare[..., None])
-        features = jax.random.normal(
-            key_features, (CHECKSUMS, vocab_size, hidden_size), jnp.float32
+        whole = (*contexts, vocab_size)
+        shapes = (whole, whole, contexts, (CHECKSUMS, vocab_size, hidden_size))
+        size = max(map(math.prod, shapes))
+        size = _SIZE ** max(3, math.ceil(math.log(size, _SIZE)))
+        drawn = _numbers(key, zeros, vocab_size, size=size)
+        # NumPy does the rest, without a program for each shape, unless there is something traced.
+        xp: Any = np if all(map(fields.is_readable, (*drawn, sharpness))) else jnp
+        table, banned, spare, features = (
+            xp.asarray(x)[: math.prod(shape)].reshape(shape)
+            for x, shape in zip(drawn, shapes, strict=True)
         )
-        return cls(jnp.where(banned, -jnp.inf, table), features, max_positions=max_positions)
+        table = xp.float32(sharpness) * table
+        if ties:
+            table = xp.round(table)
+        banned = banned & (xp.arange(vocab_size).reshape(1, 1, 1, -1) != spare[..., None])
+        table = xp.where(banned, xp.float32(-np.inf), table)
+        table, features = jax.device_put((table, features))
+        return cls(table, features, max_positions=max_positions)
 
     def lockstep(self) -> TableLM:
         """The same distributions without ragged rows and trees; either is then a ValueError."""
@@ -271,6 +281,26 @@ class TableLM:
         before = jnp.where(count >= 2, token_at(count - 2), size)
         logits = jnp.where(sound[..., None], self.table[checksum, before, last], jnp.nan)
         return logits, self.features[checksum, last]
+
+
+_SIZE = 32  # As many numbers as a power of it are drawn; the third is enough for 13 tokens.
+
+
+@functools.partial(jax.jit, static_argnames="size")
+def _numbers(
+    key: Array, zeros: Array, vocab_size: Array, *, size: int
+) -> tuple[Array, Array, Array, Array]:
+    """The numbers of a table: which come first does not depend on how many there are.
+
+    This holds for the default implementation of keys, whose numbers are functions of their places.
+    """
+    table, zero, spare, features = jax.random.split(key, 4)
+    return (
+        jax.random.normal(table, (size,), jnp.float32),
+        jax.random.bernoulli(zero, jnp.asarray(zeros, jnp.float32), (size,)),
+        jax.random.randint(spare, (size,), 0, vocab_size, jnp.int32),
+        jax.random.normal(features, (size,), jnp.float32),
+    )
 
 
 def count_up(shape: tuple[int, ...]) -> Array:
