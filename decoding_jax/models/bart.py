@@ -87,6 +87,11 @@ class BartConfig(decoder.NetworkConfig):
     source_vocab_size: int | None = None
     logits_via_embedding: bool = True
 
+    sharded: ClassVar[tuple[str, ...]] = (
+        *("num_encoder_heads", "num_decoder_heads", "encoder_mlp_dim", "decoder_mlp_dim"),
+        *("vocab_size", "source_vocab_size"),
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("num_encoder_heads", "num_decoder_heads"):
@@ -104,6 +109,10 @@ class BartConfig(decoder.NetworkConfig):
                 f"emb_dim: expected an even number from 4 on with {self.positions} positions, got"
                 f" {self.emb_dim}"
             )
+
+    @property
+    def position_limit(self) -> int | None:
+        return None if self.positions == "sinusoidal_inclusive" else self.max_positions
 
 
 def sinusoids(position: Array, size: int, *, inclusive: bool) -> Array:
@@ -227,11 +236,14 @@ class BartStack(decoder.DecoderNetwork):
     Attributes:
       config: a ``BartConfig``.
       token_embedder: its embedding table, which is not a part of it.
+      layer: the class of its layers.
+      side: ``encoder`` or ``decoder``, as it is called in settings.
     """
 
     config: BartConfig
     token_embedder: nn.Embed
     layer: ClassVar[type[BartLayer]]
+    side: ClassVar[str]
 
     def setup(self) -> None:
         cfg = self.config
@@ -242,6 +254,10 @@ class BartStack(decoder.DecoderNetwork):
             self.embedding_norm = layer_norm(cfg)
         self.final_norm = layer_norm(cfg) if cfg.norm_first else lambda x: x
         self.layers = stack.make_layers(self.layer, cfg, self.num_layers)
+
+    @property
+    def num_layers(self) -> int:
+        return getattr(self.config, f"num_{self.side}_layers")
 
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, None]:
         cfg, position = self.config, position + self.config.position_offset
@@ -257,10 +273,7 @@ class BartStack(decoder.DecoderNetwork):
 
 class BartEncoder(BartStack):
     layer: ClassVar[type[BartLayer]] = BartEncoderLayer
-
-    @property
-    def num_layers(self) -> int:
-        return self.config.num_encoder_layers
+    side: ClassVar[str] = "encoder"
 
     def ahead(self, index: int | Array) -> None:
         return None
@@ -268,10 +281,7 @@ class BartEncoder(BartStack):
 
 class BartDecoder(BartStack):
     layer: ClassVar[type[BartLayer]] = BartDecoderLayer
-
-    @property
-    def num_layers(self) -> int:
-        return self.config.num_decoder_layers
+    side: ClassVar[str] = "decoder"
 
 
 class BartNetwork(encoder_decoder.EncoderDecoderNetwork):
@@ -311,24 +321,6 @@ class BoundBart(encoder_decoder.BoundEncoderDecoder):
     """The decoder of a ``Bart`` that is bound to inputs, a ``LanguageModel``."""
 
     network = BartNetwork
-    sharded_names = (
-        "num_encoder_heads",
-        "num_decoder_heads",
-        "encoder_mlp_dim",
-        "decoder_mlp_dim",
-        "vocab_size",
-    )
-
-    @classmethod
-    def sizes_of(cls, config: BartConfig) -> dict[str, int]:
-        """See ``BoundEncoderDecoder.sizes_of``; that of the encoder's table too."""
-        sizes, own = super().sizes_of(config), config.source_vocab_size
-        return sizes if own is None else {**sizes, "source_vocab_size": own}
-
-    @classmethod
-    def positions_of(cls, config: BartConfig) -> int | None:
-        """``max_positions`` of the config; None with ``sinusoidal_inclusive`` positions."""
-        return None if config.positions == "sinusoidal_inclusive" else config.max_positions
 
 
 @pytree

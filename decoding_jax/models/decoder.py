@@ -48,10 +48,13 @@ class NetworkConfig:
       attention: what computes attention, ``"auto"``, ``"xla"`` or ``"pallas"`` (see
         ``attention_choice.attend``). It changes results by rounding alone.
       reproducible_rows: None, or the number of lanes of a group, see ``models.reproducible``.
+      sharded: the settings that the axis ``model`` of a mesh has to divide, or that are None.
 
     Raises:
       ValueError: for another ``attention``.
     """
+
+    sharded: ClassVar[tuple[str, ...]] = ("num_heads", "mlp_dim", "vocab_size")
 
     dtype: str = dataclasses.field(default="float32", kw_only=True)
     scan_layers: bool = dataclasses.field(default=False, kw_only=True)
@@ -62,6 +65,17 @@ class NetworkConfig:
         if self.attention not in IMPLEMENTATIONS:
             expected = "'auto', 'xla' or 'pallas'"
             raise fields.error("attention", expected, self.attention)
+
+    @property
+    def position_limit(self) -> int | None:
+        """The maximum number of positions of a text, or None without a limit."""
+        return getattr(self, "max_positions", None)
+
+    @property
+    def sharded_sizes(self) -> dict[str, int]:
+        """See ``sharding.SupportsPartitionRules``."""
+        sizes = {name: getattr(self, name) for name in self.sharded}
+        return {name: size for name, size in sizes.items() if size is not None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -376,9 +390,14 @@ def _size(prefix: Layers | None) -> int:
 
 
 class DecoderShape:
-    """What the ``config`` of a model says of its decoder, with an encoder or without one."""
+    """What follows from the ``config`` of a model with a decoder, with an encoder or without one.
 
+    A subclass is a dataclass with ``params`` and ``config``.
+    """
+
+    params: Any
     config: Any
+    partition_rules: ClassVar[Mapping[str, PartitionSpec]] = layers.PARTITION_RULES
 
     @property
     def vocab_size(self) -> int:
@@ -389,6 +408,32 @@ class DecoderShape:
         """The number of layers of the decoder."""
         return getattr(self.config, "num_layers", None) or self.config.num_decoder_layers
 
+    @property
+    def sharded_sizes(self) -> dict[str, int]:
+        """See ``sharding.SupportsPartitionRules``."""
+        return self.config.sharded_sizes
+
+    def early_exit(self, num_layers: int) -> Self:
+        """The same model with the first layers of its decoder, its final norm and its projection.
+
+        It shares the weights, and can draft for the full model in speculative decoding. Its
+        drafts are accepted more often if the model was trained for early exit (Elhoushi et al.
+        2024, "LayerSkip: Enabling Early Exit Inference and Self-Speculative Decoding").
+
+        Args:
+          num_layers: the number of decoder layers to keep, from 1 to the network's number.
+
+        Raises:
+          ValueError: for another number of layers.
+        """
+        whole = self.params
+        params = stack.first_layers(whole.get("decoder", whole), num_layers, self.num_layers)
+        params = {**whole, "decoder": params} if "decoder" in whole else params
+        # The config of a T5Gemma is that of its decoder, and its encoder's is a part of it.
+        name = "num_layers" if hasattr(self.config, "num_layers") else "num_decoder_layers"
+        config = dataclasses.replace(self.config, **{name: num_layers})
+        return dataclasses.replace(self, params=params, config=config)  # type: ignore[type-var]
+
 
 class NetworkModel(DecoderShape):
     """The methods of a ``LanguageModel`` that only call its network or move its cache.
@@ -398,11 +443,15 @@ class NetworkModel(DecoderShape):
     """
 
     network: ClassVar[Any]
-    params: Any
     feature_layers: tuple[int, ...]
     ragged = True
     tree = True
     widens = True
+
+    @property
+    def max_positions(self) -> int | None:
+        """See ``LanguageModel``."""
+        return self.config.position_limit
 
     def apply(self, method: Any, *args: Any, **settings: Any) -> Any:
         """Calls a method of the network."""
@@ -464,40 +513,12 @@ class DecoderModel(NetworkModel):
     feature_layers: tuple[int, ...] = fields.field(static=True, default=())
 
     network: ClassVar[type[DecoderNetwork]]
-    partition_rules: ClassVar[Mapping[str, PartitionSpec]] = layers.PARTITION_RULES
 
     @classmethod
     def init(cls, config: Any, key: Array) -> Self:
         """A network with random parameters (float32)."""
         one = jnp.ones((1, 1), jnp.int32)
         return cls(cls.network(config).init(key, one, one[0])["params"], config)
-
-    @property
-    def max_positions(self) -> int | None:
-        return self.config.max_positions
-
-    @property
-    def sharded_sizes(self) -> dict[str, int]:
-        """See ``sharding.SupportsPartitionRules``."""
-        names = ("num_heads", "mlp_dim", "vocab_size")
-        return {name: getattr(self.config, name) for name in names}
-
-    def early_exit(self, num_layers: int) -> Self:
-        """The language model of the first layers, under the same final norm and projection.
-
-        It shares the weights, and can draft for the full model in speculative decoding. Its
-        drafts are accepted more often if the model was trained for early exit (Elhoushi et al.
-        2024, "LayerSkip: Enabling Early Exit Inference and Self-Speculative Decoding").
-
-        Args:
-          num_layers: the number of decoder layers to keep, from 1 to the network's number.
-
-        Raises:
-          ValueError: for another number of layers.
-        """
-        params = stack.first_layers(self.params, num_layers, self.config.num_layers)
-        config = dataclasses.replace(self.config, num_layers=num_layers)
-        return dataclasses.replace(self, params=params, config=config)
 
     @fixed_shapes.in_groups_of_rows
     def prefill(

@@ -63,13 +63,9 @@ class DFlashNetwork(nn.Module):
         x = jnp.concatenate([x.astype(self.config.dtype) for x in features], -1)
         return self.state_norm(self.fusion(x))
 
-    def angles(self, position: Array) -> tuple[Array, Array]:
-        """The rotation of keys and queries at positions."""
-        return self.config.angles(position)
-
     def prefill(self, states: Array) -> caches.Layers:
         """The keys and values of the prompts' states ``[B, 1, P, D']`` in each layer."""
-        angles = self.angles(jnp.arange(states.shape[2], dtype=jnp.int32)[None, None])
+        angles = self.config.angles(jnp.arange(states.shape[2], dtype=jnp.int32)[None, None])
         return tuple(caches.prompt_part(layer.context(states, angles)) for layer in self.layers)
 
     def draft(
@@ -83,7 +79,7 @@ class DFlashNetwork(nn.Module):
 
         def angles_from(first: Array, count: int) -> tuple[Array, Array]:
             place = jnp.arange(count, dtype=jnp.int32)[None, None]
-            return self.angles(cache.length[:, None, None] + first[..., None] + place)
+            return self.config.angles(cache.length[:, None, None] + first[..., None] + place)
 
         size = embedded.shape[2]
         of_states, of_block = angles_from(start, states.shape[2]), angles_from(length - 1, size)

@@ -205,9 +205,15 @@ class EagleHead(FeatureHead):
         self, tokens: Array, states: Array, length: Array, *, lanes: int, slots: int
     ) -> caches.Cache:
         """See ``DraftHead.prefill``."""
+        return self.run_prompts(tokens, states, length, lanes=lanes, slots=slots)[1]
+
+    def run_prompts(
+        self, tokens: Array, states: Array, length: Array, *, lanes: int, slots: int
+    ) -> tuple[Array, caches.Cache]:
+        """As ``prefill``, and the states of the tokens; see ``PredictionBlock.run_prompts``."""
         embedded = self.embed(tokens[:, None])
-        _, prompt = self.apply(self.network.prefill, embedded, states, length)
-        return caches.empty_slots(prompt, length, lanes=lanes, slots=slots)
+        states, prompt = self.apply(self.network.prefill, embedded, states, length)
+        return states, caches.empty_slots(prompt, length, lanes=lanes, slots=slots)
 
     def extend(
         self,

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from jax.sharding import PartitionSpec
 
 from decoding_jax import fields
 from decoding_jax.base import Array, ModelOutput, Prompt
 from decoding_jax.loop.inputs import check_prompt_ids
-from decoding_jax.models import caches, fixed_shapes, layers, stack
+from decoding_jax.models import caches, fixed_shapes, layers
 from decoding_jax.models.decoder import DecoderShape, NetworkModel, States
 from decoding_jax.sharding import meshes
 
@@ -39,37 +37,13 @@ class EncoderDecoderNetwork(nn.Module):
         """
         return self.decoder.source(self.encoder.prefill(tokens, length)[0].last)
 
-    def prefill(
-        self,
-        tokens: Array,
-        length: Array,
-        source: caches.Layers,
-        source_length: Array,
-        features: tuple[int, ...] = (),
-    ) -> tuple[States, caches.Layers]:
-        """Runs the decoder on whole prompts; see ``DecoderNetwork.prefill``.
+    def prefill(self, *args: Any, **settings: Any) -> tuple[States, caches.Layers]:
+        """See ``DecoderNetwork.prefill``; the source is from ``encode``, with the lengths."""
+        return self.decoder.prefill(*args, **settings)
 
-        Args:
-          tokens: int32 ``[B, P]``, right-padded.
-          length: int32 ``[B]``.
-          source: from ``encode``.
-          source_length: int32 ``[B]``, the lengths of the encoder's inputs.
-          features: as for ``DecoderNetwork.run_layers``.
-        """
-        held = source, source_length
-        return self.decoder.prefill(tokens, length, held, features=features)
-
-    def extend(
-        self,
-        cache: caches.Cache,
-        tokens: Array,
-        start: Array | int,
-        visible: Array | None = None,
-        position: Array | None = None,
-        features: tuple[int, ...] = (),
-    ) -> tuple[States, caches.Cache]:
+    def extend(self, *args: Any, **settings: Any) -> tuple[States, caches.Cache]:
         """See ``DecoderNetwork.extend``."""
-        return self.decoder.extend(cache, tokens, start, visible, position, features=features)
+        return self.decoder.extend(*args, **settings)
 
     def project(self, hidden: Array) -> Array:
         """See ``DecoderNetwork.project``."""
@@ -77,7 +51,8 @@ class EncoderDecoderNetwork(nn.Module):
 
     def __call__(self, source: Array, source_length: Array, tokens: Array, length: Array) -> Array:
         """The logits ``[B, P, V]`` after each of ``tokens [B, P]``, by teacher forcing."""
-        states, _ = self.prefill(tokens, length, self.encode(source, source_length), source_length)
+        held = self.encode(source, source_length), source_length
+        states, _ = self.prefill(tokens, length, held)
         return self.project(states.last)[:, 0]
 
 
@@ -98,16 +73,6 @@ class EncoderDecoder(DecoderShape):
     bound: ClassVar[type[BoundEncoderDecoder]]
 
     @property
-    def partition_rules(self) -> Mapping[str, PartitionSpec]:
-        """See ``sharding.SupportsPartitionRules``."""
-        return self.bound.partition_rules
-
-    @property
-    def sharded_sizes(self) -> dict[str, int]:
-        """See ``sharding.SupportsPartitionRules``."""
-        return self.bound.sizes_of(self.config)
-
-    @property
     def source_vocab_size(self) -> int:
         """The number of tokens of inputs, which may have another vocabulary than the outputs."""
         return getattr(self.config, "source_vocab_size", None) or self.config.vocab_size
@@ -118,22 +83,6 @@ class EncoderDecoder(DecoderShape):
         one = jnp.ones((1, 1), jnp.int32)
         network = cls.bound.network(config)
         return cls(network.init(key, one, one[0], one, one[0])["params"], config)
-
-    def early_exit(self, num_layers: int) -> Self:
-        """The network with the first layers of its decoder, and the same final norm and projection.
-
-        It shares the weights, and can draft for the full model in speculative decoding. Its
-        drafts are accepted more often if the model was trained for early exit (Elhoushi et al.
-        2024, "LayerSkip: Enabling Early Exit Inference and Self-Speculative Decoding").
-
-        Args:
-          num_layers: the number of decoder layers to keep, from 1 to the network's number.
-
-        Raises:
-          ValueError: for another number of layers.
-        """
-        params, config = _first_layers(self.params, self.config, num_layers)
-        return dataclasses.replace(self, params=params, config=config)
 
     def bind(self, tokens: Array, length: Array) -> Any:
         """The language model of the decoder, given these encoder inputs.
@@ -168,8 +117,8 @@ class BoundEncoderDecoder(NetworkModel):
     """The decoder of an encoder-decoder that is bound to inputs, a ``LanguageModel``.
 
     It has ``keep``, ``select`` and ``project`` too. The encoder runs in ``prefill``. The keys and
-    values of the cross-attention are shared by the lanes of a row. A subclass defines ``network``
-    and ``sharded_names``, and is registered as a pytree.
+    values of the cross-attention are shared by the lanes of a row. A subclass defines ``network``,
+    and is registered as a pytree.
 
     Attributes:
       params: as in ``EncoderDecoder``.
@@ -186,34 +135,6 @@ class BoundEncoderDecoder(NetworkModel):
     feature_layers: tuple[int, ...] = fields.field(static=True, default=())
 
     network: ClassVar[type[EncoderDecoderNetwork]]
-    partition_rules: ClassVar[Mapping[str, PartitionSpec]] = layers.PARTITION_RULES
-    sharded_names: ClassVar[tuple[str, ...]]
-
-    @property
-    def max_positions(self) -> int | None:
-        """The maximum number of positions, or None without a limit."""
-        return self.positions_of(self.config)
-
-    @classmethod
-    def positions_of(cls, config: Any) -> int | None:
-        """The ``max_positions`` of a network of this config, which also limit its inputs."""
-        return None
-
-    @property
-    def sharded_sizes(self) -> dict[str, int]:
-        """See ``sharding.SupportsPartitionRules``."""
-        return self.sizes_of(self.config)
-
-    @classmethod
-    def sizes_of(cls, config: Any) -> dict[str, int]:
-        """The sizes of a network that the axis ``model`` of a mesh has to divide."""
-        sizes = {name: getattr(config, name) for name in cls.sharded_names}
-        return {name: size for name, size in sizes.items() if size is not None}
-
-    def early_exit(self, num_layers: int) -> Self:
-        """``EncoderDecoder.early_exit``, bound to the same inputs."""
-        params, config = _first_layers(self.params, self.config, num_layers)
-        return dataclasses.replace(self, params=params, config=config)
 
     def start_prompt(self, batch_size: int | None = None) -> Prompt:
         """The prompt that the decoder starts from: ``start_id`` alone, in every row."""
@@ -240,21 +161,11 @@ class BoundEncoderDecoder(NetworkModel):
         """
         self.check_rows(tokens)
         inputs, inputs_length = meshes.over_rows(self.source), meshes.over_rows(self.source_length)
-        source = self.apply(self.network.encode, inputs, inputs_length)
-        held = tokens, length, source, inputs_length
-        states, prompt = self.apply(self.network.prefill, *held, features=self.feature_layers)
-        logits = self.project(layers.last_real(states.last, length))
-        cache = caches.empty_slots(
-            prompt, length, lanes=lanes, slots=slots, source=(source, inputs_length)
+        source = self.apply(self.network.encode, inputs, inputs_length), inputs_length
+        states, prompt = self.apply(
+            self.network.prefill, tokens, length, source, features=self.feature_layers
         )
+        logits = self.project(layers.last_real(states.last, length))
+        cache = caches.empty_slots(prompt, length, lanes=lanes, slots=slots, source=source)
         hidden = states.last if with_hidden else None
         return ModelOutput(logits, hidden, states.features), cache
-
-
-def _first_layers(params: Any, config: Any, num_layers: int) -> tuple[Any, Any]:
-    """The parameters and the config with the first layers of the decoder."""
-    # The config of a T5Gemma is that of its decoder, and its encoder's is a part of it.
-    name = "num_layers" if hasattr(config, "num_layers") else "num_decoder_layers"
-    decoder = stack.first_layers(params["decoder"], num_layers, getattr(config, name))
-    config = dataclasses.replace(config, **{name: num_layers})
-    return {**params, "decoder": decoder}, config

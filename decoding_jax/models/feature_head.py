@@ -45,12 +45,7 @@ class FeatureHead:
 
     vocab_size = property(operator.attrgetter("config.vocab_size"))
     feature_layers = property(operator.attrgetter("config.feature_layers"))
-
-    @property
-    def sharded_sizes(self) -> dict[str, int]:
-        """See ``sharding.SupportsPartitionRules``."""
-        names = ("num_heads", "num_kv_heads", "mlp_dim", "vocab_size")
-        return {name: getattr(self.config, name) for name in names}
+    sharded_sizes = property(operator.attrgetter("config.sharded_sizes"))
 
     def for_model_axis(self, size: int) -> Self:
         """See ``Llama.for_model_axis``."""

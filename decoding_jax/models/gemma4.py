@@ -11,6 +11,7 @@ further input (per-layer embeddings, PLE). Google DeepMind 2026, "Gemma 4"
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
@@ -24,7 +25,7 @@ from jax.sharding import PartitionSpec
 from decoding_jax import fields
 from decoding_jax.base import Array
 from decoding_jax.models import caches, decoder, layers, llama, positions, shared_keys, view
-from decoding_jax.models.attention import Part, soft_capped
+from decoding_jax.models.attention import Part
 from decoding_jax.models.experts import Experts
 from decoding_jax.models.transposed import plain
 from decoding_jax.pytrees import pytree
@@ -52,7 +53,6 @@ class Gemma4Config(llama.LlamaConfig):
       per_layer_dim: the size of each layer's own embedding of a token (per-layer embeddings, PLE),
         or 0 for none.
       per_layer_vocab_size: the number of rows of these embeddings, or None for ``vocab_size``.
-      logit_soft_cap: None, or the bound c of the logits of the tokens, ``c tanh(x / c)``.
       expert_dim: the size of each expert, where each layer has experts beside its feed-forward
         part, with ``num_experts`` and ``experts_per_token``.
 
@@ -76,9 +76,6 @@ class Gemma4Config(llama.LlamaConfig):
     wide_mlp: bool = False
     per_layer_dim: int = fields.count(0, default=0)
     per_layer_vocab_size: int | None = fields.count(default=None)
-    logit_soft_cap: float | None = fields.static_number(
-        "None, or numbers above 0", lambda x: x > 0, default=None
-    )
     expert_dim: int | None = fields.count(default=None)
     global_head_dim: int = fields.static_number(
         "even numbers above 0", lambda x: x > 0 and x % 2 == 0, kw_only=True
@@ -180,10 +177,7 @@ class Gemma4Layer(llama.LlamaLayer):
     def setup(self) -> None:
         network, index = self.config, self.index
         cfg = network.of_layer(index)
-
-        def norm() -> layers.RMSNorm:
-            return layers.RMSNorm(cfg.norm_epsilon, cfg.dtype)
-
+        norm = functools.partial(llama.norm, cfg)
         self.pre_attention_norm, self.post_attention_norm = norm(), norm()
         self.pre_mlp_norm, self.post_mlp_norm = norm(), norm()
         own = index < network.num_own
@@ -227,17 +221,16 @@ class Gemma4Layer(llama.LlamaLayer):
         return x * self.layer_scalar.astype(x.dtype)[0], stored
 
 
-class Gemma4Network(decoder.DecoderNetwork):
+class Gemma4Network(llama.LlamaNetwork):
     """The network of ``Gemma4``."""
 
     config: Gemma4Config
+    layer: ClassVar[type[llama.LlamaLayer]] = Gemma4Layer
+    of_index: ClassVar[Mapping[str, Any]] = {"index": lambda index: index}
 
     def setup(self) -> None:
         super().setup()
         cfg = self.config
-        self.token_embedder = layers.embedder(cfg.vocab_size, cfg.emb_dim)
-        self.layers = [Gemma4Layer(cfg, i) for i in range(cfg.num_layers)]
-        self.final_norm = layers.RMSNorm(cfg.norm_epsilon, cfg.dtype)
         if cfg.per_layer_dim:
             rows = cfg.per_layer_vocab_size or cfg.vocab_size
             size = cfg.num_layers * cfg.per_layer_dim
@@ -273,9 +266,6 @@ class Gemma4Network(decoder.DecoderNetwork):
         angles = for_local if self.config.is_local(index) else for_global
         return angles, None if own is None else own[..., index, :]
 
-    def window(self, index: int | Array) -> view.Window:
-        return view.window_of(self.config.window, self.config.window_pattern, index)
-
     def run_layers(
         self,
         tokens: Array,
@@ -307,9 +297,6 @@ class Gemma4Network(decoder.DecoderNetwork):
         given = {"read": read, "written": written, **settings}
         states, new = super().run_layers(tokens, position, cache_of_layer, **given)
         return states, new[: cfg.num_own]  # type: ignore[return-value]
-
-    def project(self, hidden: Array) -> Array:
-        return soft_capped(super().project(hidden), self.config.logit_soft_cap)
 
 
 def embedded(table: Any, tokens: Array, size: int, dtype: str) -> Array:

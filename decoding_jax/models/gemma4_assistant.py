@@ -46,6 +46,9 @@ class Gemma4AssistantConfig(gemma4.Gemma4Config):
     num_centroids: int = dataclasses.field(default=0, kw_only=True)
     active_centroids: int = dataclasses.field(default=0, kw_only=True)
 
+    # The key-value heads are the target's.
+    sharded: ClassVar[tuple[str, ...]] = ("num_heads", "mlp_dim", "vocab_size")
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num_centroids and self.vocab_size % self.num_centroids:
@@ -164,12 +167,6 @@ class Gemma4Assistant(FeatureHead):
         order = jnp.arange(config.vocab_size).reshape(size, -1) if size else None
         params = cls.network(config).init(key, x, x, keys, order)["params"]
         return cls(params, config, embedding, order)
-
-    @property
-    def sharded_sizes(self) -> dict[str, int]:
-        """See ``sharding.SupportsPartitionRules``."""
-        names = ("num_heads", "mlp_dim", "vocab_size")
-        return {name: getattr(self.config, name) for name in names}
 
     def for_model_axis(self, size: int) -> Self:
         """See ``Llama.for_model_axis``. The keys are the target's, so nothing is repeated."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import jax
@@ -202,6 +202,10 @@ class LlamaConfig(decoder.DecoderConfig):
     gate_slope: float | None = _above_zero()
     gate_bound: float | None = _above_zero()
     shared_mlp_dim: int | None = fields.count(default=None)
+
+    sharded: ClassVar[tuple[str, ...]] = (
+        *("num_heads", "mlp_dim", "vocab_size", "num_kv_heads", "num_experts", "shared_mlp_dim"),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -438,10 +442,17 @@ def _either(flag: bool | Array, one: Angles, other: Angles) -> Angles:
 
 
 class LlamaNetwork(decoder.DecoderNetwork):
-    """The network of ``Llama``."""
+    """The network of ``Llama``.
+
+    Attributes:
+      config: a ``LlamaConfig``.
+      layer: the class of its layers.
+      of_index: settings of a layer, each a function of its index.
+    """
 
     config: LlamaConfig
     layer: ClassVar[type[LlamaLayer]] = LlamaLayer
+    of_index: ClassVar[Mapping[str, Any]] = {}
 
     def setup(self) -> None:
         super().setup()
@@ -455,7 +466,7 @@ class LlamaNetwork(decoder.DecoderNetwork):
             self.embedding_out = layers.Dense(cfg.token_dim, cfg.dtype)
         if cfg.embedding_norm:
             self.embedding_norm = norm(cfg)
-        self.layers = stack.make_layers(self.layer, cfg)
+        self.layers = stack.make_layers(self.layer, cfg, **self.of_index)
         self.final_norm = norm(cfg) if cfg.norm_place != "sum" else lambda x: x
 
     def embedder(self) -> nn.Module:
@@ -555,15 +566,6 @@ class Llama(decoder.DecoderModel):
     """
 
     network: ClassVar[type[decoder.DecoderNetwork]] = LlamaNetwork
-
-    @property
-    def sharded_sizes(self) -> dict[str, int]:
-        """See ``sharding.SupportsPartitionRules``."""
-        sizes = {**super().sharded_sizes, "num_kv_heads": self.config.num_kv_heads}
-        for name in ("num_experts", "shared_mlp_dim"):
-            value = getattr(self.config, name)
-            sizes |= {} if value is None else {name: value}
-        return sizes
 
     def for_model_axis(self, size: int) -> Llama:
         """The same function with enough key-value heads for each device of the axis ``model``.

@@ -115,14 +115,6 @@ class MultiTokenBlock(EagleHead):
         """See ``sharding.SupportsPartitionRules``."""
         return {**super().partition_rules, "output": layers.PARTITION_RULES["*logits_bias"]}
 
-    def run_prompts(
-        self, tokens: Array, states: Array, length: Array, *, lanes: int, slots: int
-    ) -> tuple[Array, caches.Cache]:
-        """See ``PredictionBlock.run_prompts``."""
-        embedded = self.embed(tokens[:, None])
-        states, prompt = self.apply(self.network.prefill, embedded, states, length)
-        return states, caches.empty_slots(prompt, length, lanes=lanes, slots=slots)
-
     def project(self, states: Array) -> Array:
         """See ``PredictionBlock.project``."""
         kernel = self.embedding.T if self.output is None else self.output

@@ -60,7 +60,7 @@ class SharedPrefixModel(decoder.NetworkModel):
     max_positions = property(operator.attrgetter("model.max_positions"))
 
     @property
-    def partition_rules(self) -> dict[str, PartitionSpec]:
+    def partition_rules(self) -> dict[str, PartitionSpec]:  # type: ignore[override]
         """See ``sharding.SupportsPartitionRules``."""
         shared = {"layers/*": PartitionSpec(meshes.MODEL, None, None), "tokens": PartitionSpec()}
         return {**shared, "hidden": PartitionSpec(), **self.model.partition_rules}

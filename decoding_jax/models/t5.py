@@ -93,6 +93,7 @@ class T5Config(decoder.NetworkConfig):
     local_radius: int | None = fields.count(0, default=None)
     global_block_size: int | None = fields.count(default=None)
 
+    sharded: ClassVar[tuple[str, ...]] = ("num_heads", "mlp_dim", "vocab_size", "num_experts")
     experts_per_token: ClassVar[int] = 1
     normalised_experts: ClassVar[bool] = False
     expert_bias: ClassVar[bool] = False
@@ -307,11 +308,14 @@ class Stack(decoder.DecoderNetwork):
       config: a ``T5Config`` or a ``T5DecoderConfig``.
       training: whether dropout is on.
       shared: None, or the embedding table that it shares with the other stack.
+      layer: the class of its layers.
+      side: ``encoder`` or ``decoder``, as it is called in settings and parameters.
     """
 
     training: bool = False
     shared: nn.Embed | None = None
     layer: ClassVar[type[Layer]]
+    side: ClassVar[str]
 
     def setup(self) -> None:
         super().setup()
@@ -320,9 +324,18 @@ class Stack(decoder.DecoderNetwork):
         if not cfg.biases_per_layer:
             self.relpos_bias = position_biases(cfg, self.layer.bidirectional)
         layer = functools.partial(self.layer, training=self.training)
-        sparse = functools.partial(experts.has_experts, self.sparse_step)
+        sparse_step = getattr(cfg, f"{self.side}_sparse_step")
+        sparse = functools.partial(experts.has_experts, sparse_step)
         self.layers = stack.make_layers(layer, cfg, self.num_layers, sparse=sparse)
+        setattr(self, f"{self.side}_norm", norm(cfg))
         self.drop = dropout(cfg, self.training)
+
+    @property
+    def num_layers(self) -> int:
+        return getattr(self.config, f"num_{self.side}_layers")
+
+    def final_norm(self, x: Array) -> Array:
+        return self.drop(getattr(self, f"{self.side}_norm")(x))
 
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
         x = layers.embed(self.token_embedder.embedding, tokens, self.config.dtype)
@@ -361,20 +374,12 @@ class Stack(decoder.DecoderNetwork):
 
 class Encoder(Stack):
     layer: ClassVar[type[Layer]] = EncoderLayer
+    side: ClassVar[str] = "encoder"
 
     def setup(self) -> None:
         super().setup()
-        self.encoder_norm = norm(self.config)
         if self.config.global_block_size is not None:
             self.global_relpos_bias = position_biases(self.config, bidirectional=True)
-
-    @property
-    def num_layers(self) -> int:
-        return self.config.num_encoder_layers
-
-    @property
-    def sparse_step(self) -> int:
-        return self.config.encoder_sparse_step
 
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, attention.Bias | None]:
         x, _ = super().inputs(tokens, position)
@@ -388,27 +393,10 @@ class Encoder(Stack):
     def ahead(self, index: int | Array) -> int | None:
         return self.config.local_radius
 
-    def final_norm(self, x: Array) -> Array:
-        return self.drop(self.encoder_norm(x))
-
 
 class Decoder(Stack):
     layer: ClassVar[type[Layer]] = DecoderLayer
-
-    def setup(self) -> None:
-        super().setup()
-        self.decoder_norm = norm(self.config)
-
-    @property
-    def num_layers(self) -> int:
-        return self.config.num_decoder_layers
-
-    @property
-    def sparse_step(self) -> int:
-        return self.config.decoder_sparse_step
-
-    def final_norm(self, x: Array) -> Array:
-        return self.drop(self.decoder_norm(x))
+    side: ClassVar[str] = "decoder"
 
 
 class T5Network(encoder_decoder.EncoderDecoderNetwork):
@@ -433,7 +421,6 @@ class BoundT5(encoder_decoder.BoundEncoderDecoder):
     """A T5 decoder that is bound to encoder inputs, a ``LanguageModel``."""
 
     network = T5Network
-    sharded_names = ("num_heads", "mlp_dim", "vocab_size", "num_experts")
 
 
 @pytree
@@ -506,8 +493,3 @@ class T5Decoder(decoder.DecoderModel):
     """
 
     network = T5DecoderNetwork
-
-    @property
-    def max_positions(self) -> None:
-        """None, because relative positions do not limit the length."""
-        return None

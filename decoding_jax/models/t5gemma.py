@@ -63,6 +63,17 @@ class T5GemmaConfig(gemma.GemmaConfig):
         same = dataclasses.replace(self.encoder, dtype=self.dtype, scan_layers=self.scan_layers)
         object.__setattr__(self, "encoder", same)
 
+    @property
+    def position_limit(self) -> int:
+        """The maximum of the decoder or of the encoder, whichever is smaller."""
+        return min(self.max_positions, self.encoder.max_positions)
+
+    @property
+    def sharded_sizes(self) -> dict[str, int]:
+        """See ``sharding.SupportsPartitionRules``; those of the encoder too."""
+        sizes = {f"encoder.{name}": x for name, x in self.encoder.sharded_sizes.items()}
+        return sizes | super().sharded_sizes
+
 
 class Embedder(nn.Module):
     """The embedding table of a T5Gemma 2, and the embedding of one token beside it."""
@@ -180,20 +191,7 @@ class BoundT5Gemma(encoder_decoder.BoundEncoderDecoder):
     """The decoder of a ``T5Gemma`` that is bound to inputs, a ``LanguageModel``."""
 
     network = T5GemmaNetwork
-    sharded_names = ("num_heads", "num_kv_heads", "mlp_dim", "vocab_size")
     for_model_axis = for_model_axis
-
-    @classmethod
-    def positions_of(cls, config: T5GemmaConfig) -> int:
-        """The maximum of the decoder or of the encoder, whichever is smaller."""
-        return min(config.max_positions, config.encoder.max_positions)
-
-    @classmethod
-    def sizes_of(cls, config: T5GemmaConfig) -> dict[str, int]:
-        """See ``BoundEncoderDecoder.sizes_of``; those of the encoder too."""
-        names = cls.sharded_names
-        sizes = {f"encoder.{name}": getattr(config.encoder, name) for name in names}
-        return sizes | super().sizes_of(config)
 
 
 @pytree

@@ -225,7 +225,7 @@ def input_positions(model: Any) -> int | None:
     """The largest number of tokens of a text, or None for no limit."""
     if not isinstance(model, EncoderDecoder):
         return shared_positions(model)
-    return model.bound.positions_of(model.config)
+    return model.config.position_limit
 
 
 def fitted(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,69 +23,49 @@ TARGET = "model.decoder.embed_tokens.weight"
 OUTPUT = "lm_head.weight"
 
 
-@dataclasses.dataclass(frozen=True)
-class Family:
-    """The properties of all networks of one ``model_type``, with the defaults of their files.
+class Family(NamedTuple):
+    """What all networks of one ``model_type`` have in common.
 
     Attributes:
       architecture: the name of the class in ``transformers``.
-      positions: as in ``BartConfig``.
-      norm_first: as in ``BartConfig``.
-      embedding_norm: as in ``BartConfig``.
-      logits_bias: whether the files may hold a bias of the logits.
-      activation: the activation, where the file names none.
-      scale_embedding: whether embeddings are scaled, where the file does not say.
+      shape: the fields of the config that ``SHAPE`` names.
+      absent: settings, where files have none.
       eos_id: the end token that is written.
-      start_id: the start token, where the file names none.
-      pad_id: the padding token, where the file names none; None for the start token.
       offset: the number of the first learned position.
+      logits_bias: whether the files may hold a bias of the logits.
     """
 
     architecture: str
-    positions: str
-    norm_first: bool
-    embedding_norm: bool
-    logits_bias: bool = True
-    activation: str = "gelu"
-    scale_embedding: bool = False
+    shape: tuple[str, bool, bool]
+    absent: Mapping[str, Any]
     eos_id: int = 2
-    start_id: int | None = 2
-    pad_id: int | None = 1
     offset: int = 2
+    logits_bias: bool = True
 
 
+SHAPE = ("positions", "norm_first", "embedding_norm")
+START, PAD = "decoder_start_token_id", "pad_token_id"
 FAMILIES = {
-    "bart": Family("BartForConditionalGeneration", "learned", False, True),
+    "bart": Family("BartForConditionalGeneration", ("learned", False, True), {START: 2, PAD: 1}),
     "blenderbot": Family(
         "BlenderbotForConditionalGeneration",
-        "learned",
-        True,
-        False,
-        start_id=1,
-        pad_id=0,
+        ("learned", True, False),
+        {START: 1, PAD: 0},
         offset=0,
     ),
-    "mbart": Family("MBartForConditionalGeneration", "learned", True, True, start_id=None),
+    "mbart": Family("MBartForConditionalGeneration", ("learned", True, True), {PAD: 1}),
     "pegasus": Family(
         "PegasusForConditionalGeneration",
-        "sinusoidal",
-        True,
-        False,
+        ("sinusoidal", True, False),
+        {START: 0, PAD: 0},
         eos_id=1,
-        start_id=0,
-        pad_id=0,
     ),
-    "marian": Family(
-        "MarianMTModel", "sinusoidal", False, False, eos_id=0, start_id=58_100, pad_id=None
-    ),
+    "marian": Family("MarianMTModel", ("sinusoidal", False, False), {START: 58_100}, eos_id=0),
     "m2m_100": Family(
         "M2M100ForConditionalGeneration",
-        "sinusoidal_inclusive",
-        True,
-        False,
+        ("sinusoidal_inclusive", True, False),
+        {START: 2, PAD: 1, "activation_function": "relu", "scale_embedding": True},
         logits_bias=False,
-        activation="relu",
-        scale_embedding=True,
     ),
 }
 
@@ -99,16 +79,9 @@ KEYS = {
     "encoder_layers": Key("num_encoder_layers"),
     "decoder_layers": Key("num_decoder_layers"),
     "max_position_embeddings": Key("max_positions", 1024),
-    "activation_function": Key("activation", lambda settings: family_of(settings).activation),
-    "scale_embedding": Key("scale_embedding", lambda settings: family_of(settings).scale_embedding),
+    "activation_function": Key("activation", "gelu"),
+    "scale_embedding": Key("scale_embedding", False),
 }
-
-
-def family_of(settings: Settings) -> Family:
-    """The family that settings name."""
-    return FAMILIES[settings.get("model_type", str)]
-
-
 NAMES = {
     "token_embedder": "model.shared",
     "logits_bias": "final_logits_bias",
@@ -143,20 +116,19 @@ def table(config: BartConfig) -> dict[str, Weight]:
 
 def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_DEVICE) -> Bart:
     """Reads the model of a directory."""
-    family = family_of(settings)
+    family = FAMILIES[settings.get("model_type", str)]
+    stated = {key: value for key, value in settings.values.items() if value is not None}
+    settings = Settings(settings.path, {**family.absent, **stated})
     tensors.rename({}, "model.", r"lm_head\..*|final_logits_bias")
-    bos = settings.get("bos_token_id", int, 0)
-    start = family.start_id if family.start_id is not None else bos
-    start = settings.get("decoder_start_token_id", int, start)
-    pad = settings.get("pad_token_id", int, start if family.pad_id is None else family.pad_id)
+    start = settings.get(START, int, settings.get("bos_token_id", int, 0))
+    pad = settings.get(PAD, int, start)
     offsets = {"learned": family.offset, "sinusoidal": 0, "sinusoidal_inclusive": pad + 1}
+    shape: dict[str, Any] = dict(zip(SHAPE, family.shape, strict=True))
     config = BartConfig(
+        **shape,
         **keys.fields_of(KEYS, settings) | _tables(settings, tensors),
         start_id=start,
-        positions=family.positions,
-        position_offset=offsets[family.positions],
-        norm_first=family.norm_first,
-        embedding_norm=family.embedding_norm,
+        position_offset=offsets[family.shape[0]],
         logits_bias=family.logits_bias and "final_logits_bias" in tensors,
         dtype=dtype,
     )
@@ -233,12 +205,10 @@ def settings_of(config: BartConfig) -> dict[str, Any]:
             "source_vocab_size: expected a number with logits_via_embedding = False in this"
             " layout, got None"
         )
-    names = ("positions", "norm_first", "embedding_norm")
-    shape = {name: getattr(config, name) for name in names}
     found = [
         name
         for name, family in FAMILIES.items()
-        if all(getattr(family, key) == value for key, value in shape.items())
+        if family.shape == tuple(getattr(config, key) for key in SHAPE)
         and family.logits_bias >= config.logits_bias
         and (name == "marian" or own is None or not (is_tied or own != config.vocab_size))
     ]
@@ -246,8 +216,7 @@ def settings_of(config: BartConfig) -> dict[str, Any]:
     offset = offsets.get(config.positions, config.position_offset)
     if not found or config.position_offset != offset or config.position_offset < 0:
         others = ("logits_bias", "position_offset", "source_vocab_size", "logits_via_embedding")
-        shape |= {name: getattr(config, name) for name in others}
-        listed = ", ".join(f"{name}={value!r}" for name, value in shape.items())
+        listed = ", ".join(f"{name}={getattr(config, name)!r}" for name in SHAPE + others)
         raise ValueError(f"config: expected one of {', '.join(FAMILIES)}, got {listed}")
     family = FAMILIES[found[0]]
     tables: dict[str, Any] = {"tie_word_embeddings": is_tied}
@@ -263,8 +232,8 @@ def settings_of(config: BartConfig) -> dict[str, Any]:
         "is_encoder_decoder": True,
         **keys.settings_of(KEYS, config),
         **tables,
-        "decoder_start_token_id": config.start_id,
-        "pad_token_id": pads.get(found[0], family.pad_id),
+        START: config.start_id,
+        PAD: pads.get(found[0], family.absent.get(PAD)),
         "eos_token_id": family.eos_id,
         "bos_token_id": 0,
     }

@@ -10,7 +10,6 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from decoding_jax.models.checkpoint import family
 from decoding_jax.models.checkpoint.directory import Settings, Tensors
 from decoding_jax.models.checkpoint.eagle import (
     SPECULATORS,
@@ -20,8 +19,9 @@ from decoding_jax.models.checkpoint.eagle import (
     check_vocabulary,
     token_ids,
 )
+from decoding_jax.models.checkpoint.families import FAMILIES
 from decoding_jax.models.checkpoint.params import LAYER, NORMS, Layout, Weight, named, read_model
-from decoding_jax.models.checkpoint.position_settings import FULL, max_positions_of, rope_of
+from decoding_jax.models.checkpoint.position_settings import FULL
 from decoding_jax.models.dflash import DFlashConfig, DFlashHead
 from decoding_jax.sharding import meshes
 from decoding_jax.strategies.speculative import DFlash
@@ -86,24 +86,16 @@ def _config(file: Settings, target: Target, dtype: str) -> DFlashConfig:
         name, first = "aux_hidden_state_layer_ids", 0
     found = own.get(name, list)
     check_layers(own, name, found, first, target.num_layers)
-    theta, scaling = rope_of(layer)
-    bias = layer.get("attention_bias", bool, False)
-    vocab_size = target.vocab_size
-    return DFlashConfig(
-        vocab_size=file.size("draft_vocab_size", vocab_size) if by_speculators else vocab_size,
-        **family.fields_of(family.HEAD, layer),
-        max_positions=max_positions_of(layer, scaling),
-        rope_theta=theta,
-        rope_scaling=scaling,
-        qkv_bias=bias,
-        out_bias=bias,
-        qk_norm=True,
-        feature_layers=tuple(i + first for i in found),
-        feature_dim=width,
-        block_size=own.size("block_size", file.values.get("block_size") or 16),
-        mask_token_id=own.get("mask_token_id", int),
-        dtype=dtype,
-    )
+    fields = FAMILIES["qwen3"].fields_of(layer) | {
+        "logits_via_embedding": False,
+        "feature_layers": tuple(i + first for i in found),
+        "feature_dim": width,
+        "block_size": own.size("block_size", file.values.get("block_size") or 16),
+        "mask_token_id": own.get("mask_token_id", int),
+    }
+    if by_speculators:
+        fields["vocab_size"] = file.size("draft_vocab_size", target.vocab_size)
+    return DFlashConfig(**fields, dtype=dtype)
 
 
 def _table(config: DFlashConfig) -> dict[str, Weight]:

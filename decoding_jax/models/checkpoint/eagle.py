@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.models.checkpoint.directory import CONFIG, CheckpointError, Settings, Tensors
-from decoding_jax.models.checkpoint.family import HEAD, KEYS, Key, fields_of
+from decoding_jax.models.checkpoint.families import FAMILIES
 from decoding_jax.models.checkpoint.params import LAYER, NORMS, Layout, Weight, named, read_model
-from decoding_jax.models.checkpoint.position_settings import FULL, max_positions_of, rope_of
+from decoding_jax.models.checkpoint.position_settings import FULL
 from decoding_jax.models.decoder import DecoderModel
 from decoding_jax.models.eagle import EagleConfig, EagleHead
 from decoding_jax.models.encoder_decoder import BoundEncoderDecoder, EncoderDecoder
@@ -63,35 +63,29 @@ def _config(file: Settings, target: Target, dtype: str) -> EagleConfig:
         raise layer.error("model_type", family, "llama or qwen3")
     if not from_speculators:
         layer.refuse(num_hidden_layers=1, norm_output=True)
-    keys = HEAD | {"num_hidden_layers": Key("num_layers", 1)}
-    keys |= {} if family == "qwen3" else {"head_dim": KEYS["head_dim"]}
     num_layers = layer.size("num_hidden_layers", 1)
+    layer = Settings(layer.path, {**layer.values, "num_hidden_layers": num_layers})
     layer.refuse(pretraining_tp=1, layer_types=[FULL] * num_layers, use_sliding_window=False)
     check_vocabulary(layer, target)
     feature_dim = file.size("target_hidden_size", width)
     if feature_dim != target.config.emb_dim:
         name = "target_hidden_size" if feature_dim != width else "hidden_size"
         raise layer.error(name, feature_dim, f"the target's {target.config.emb_dim}")
-    theta, scaling = rope_of(layer)
-    bias = layer.get("attention_bias", bool, False)
     each, together = file.get("fc_norm", bool, False), file.get("norm_before_fc", bool, False)
-    return EagleConfig(
-        vocab_size=file.size("draft_vocab_size"),
-        **fields_of(keys, layer),
-        max_positions=max_positions_of(layer, scaling),
-        rope_theta=theta,
-        rope_scaling=scaling,
-        qkv_bias=bias,
-        out_bias=bias and from_speculators,
-        mlp_bias=from_speculators and layer.get("mlp_bias", bool, False),
-        qk_norm=from_speculators and family == "qwen3",
-        feature_layers=_feature_layers(file, target.num_layers),
-        feature_dim=feature_dim,
-        residual_norm=file.get("norm_before_residual", bool, False),
-        fusion_norm="each" if each else "all" if together else "none",
-        output_norm=from_speculators and file.get("norm_output", bool, False),
-        dtype=dtype,
-    )
+    fields = FAMILIES[family].fields_of(layer)
+    own = {
+        "vocab_size": file.size("draft_vocab_size"),
+        "logits_via_embedding": False,
+        "out_bias": fields["out_bias"] and from_speculators,
+        "mlp_bias": from_speculators and layer.get("mlp_bias", bool, False),
+        "qk_norm": from_speculators and family == "qwen3",
+        "feature_layers": _feature_layers(file, target.num_layers),
+        "feature_dim": feature_dim,
+        "residual_norm": file.get("norm_before_residual", bool, False),
+        "fusion_norm": "each" if each else "all" if together else "none",
+        "output_norm": from_speculators and file.get("norm_output", bool, False),
+    }
+    return EagleConfig(**fields | own, dtype=dtype)
 
 
 def check_vocabulary(settings: Settings, target: Target) -> None:

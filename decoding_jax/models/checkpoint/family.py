@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 from flax import traverse_util
 
 from decoding_jax.models.bart import BartConfig
@@ -20,7 +19,15 @@ from decoding_jax.models.checkpoint.directory import (
     Settings,
     Tensors,
 )
-from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Rows, View, Weight, read_model
+from decoding_jax.models.checkpoint.params import (
+    ONE_DEVICE,
+    Layout,
+    Rows,
+    View,
+    Weight,
+    abstract,
+    read_model,
+)
 from decoding_jax.models.checkpoint.position_settings import (
     GROWTH,
     layer_types,
@@ -145,9 +152,6 @@ def without(keys: Mapping[str, Key], *names: str) -> dict[str, Key]:
     """Settings without some of them."""
     return {name: key for name, key in keys.items() if name not in names}
 
-
-HEAD = without(KEYS, "vocab_size", "tie_word_embeddings") | {"head_dim": Key("head_dim", 128)}
-"""Those of heads with the layers of Qwen 3."""
 
 ATTENTION_BIAS = {"attention_bias": Key("qkv_bias out_bias", False)}
 MLP_BIAS = {"mlp_bias": Key("mlp_bias", False)}
@@ -308,19 +312,15 @@ class Family:
 
     def table(self, config: LlamaConfig) -> dict[str, Weight]:
         """The tensor of every parameter."""
-        one = dataclasses.replace(config, num_layers=1, scan_layers=False)
-        model = jax.eval_shape(lambda: self.model.init(one, jax.random.key(0)))
+        separate = dataclasses.replace(config, scan_layers=False)
+        model = abstract(self.model, separate)  # type: ignore[arg-type]
         shapes = traverse_util.flatten_dict(model.params, sep="/")
         out = {}
         for path in shapes:
-            own = path.removeprefix("layers_0/")
+            own = re.sub(r"layers_\d+/", "", path, count=1)
+            layer = path.removesuffix(own).replace("layers_", f"{self.names['layers']}.")
             weight = self._weight(own, shapes, config)
-            if own == path:
-                out[path] = weight
-                continue
-            for i in range(config.num_layers):
-                name = f"{self.names['layers']}.{i}.{weight.name}"
-                out[f"layers_{i}/{own}"] = weight._replace(name=name)
+            out[path] = weight._replace(name=layer.replace("/", ".") + weight.name)
         return out
 
     def _weight(self, own: str, shapes: Mapping[str, Any], config: LlamaConfig) -> Weight:

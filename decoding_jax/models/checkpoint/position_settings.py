@@ -25,15 +25,10 @@ _YARN = (
 _LONGROPE = (*_COMMON, "attention_factor", "short_factor", "long_factor")
 
 
-def rope_of(settings: Settings) -> tuple[float, RopeScaling | None]:
-    """The base of the rotary frequencies and their scaling, from older or newer settings."""
-    return rotary_of(settings)[:2]
-
-
 def rotary_of(
     settings: Settings, theta: float = 10_000.0, fraction: float | None = None
 ) -> tuple[float, RopeScaling | None, float]:
-    """As ``rope_of``, and the fraction of a head that is rotated.
+    """The base of the rotary frequencies, their scaling, and the rotated fraction of a head.
 
     Args:
       settings: the settings.
