@@ -1,10 +1,13 @@
-"""Networks whose parameters NumPy draws, since ``init`` compiles a program for each of them."""
+"""Networks whose parameters are drawn by NumPy or read, since ``init`` compiles a program."""
 
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from decoding_jax.models import load_model
 
 
 def drawn(kind: Any, config: Any, seed: int = 0, spread: float = 0.5) -> Any:
@@ -12,3 +15,8 @@ def drawn(kind: Any, config: Any, seed: int = 0, spread: float = 0.5) -> Any:
     shapes = jax.eval_shape(lambda: kind.init(config, jax.random.key(0)))
     normal = np.random.default_rng(seed).normal
     return jax.tree.map(lambda x: jnp.asarray(normal(0, spread, x.shape), x.dtype), shapes)
+
+
+def fixture(family: str, **settings: Any) -> Any:
+    """The network of two layers and 40 tokens of a family; see ``examples.FAMILIES``."""
+    return load_model(Path(__file__).parent / "models" / "fixtures" / family, **settings)

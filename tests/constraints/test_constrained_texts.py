@@ -13,12 +13,12 @@ import languages
 import numpy as np
 import pytest
 from languages import NESTED, PERSON, SCHEMAS, Pieces
-from networks import drawn
+from networks import drawn, fixture
 
 import decoding_jax
 import gin
 from decoding_jax import Prompt, Stop, constraints, infer, strategies, transforms
-from decoding_jax.models import GPT2, GPT2Config
+from decoding_jax.models import GPT2, GPT2Config, Llama
 from decoding_jax.shell import command
 from decoding_jax.strategies.speculative.drafters.base import Path as TextsBefore
 from decoding_jax.testing import TableLM, chi_square, log_probs
@@ -203,13 +203,14 @@ def test_a_constraint_for_each_row_and_no_second_compilation():
 
 @functools.cache
 def networks():
-    """The embedded model of code, and a random network with the tokens of bytes."""
+    """The embedded model of code, and a random network and mixture with the tokens of bytes."""
     code = decoding_jax.load("python-code-draft-wide")
     config = GPT2Config(
         vocab_size=272, emb_dim=16, num_heads=2, num_layers=1, mlp_dim=32, max_positions=256
     )
-    random = drawn(GPT2, config, spread=0.3)
-    return {"python-code": code, "random": (random, decoding_jax.text.ByteTokenizer())}
+    mixture = dataclasses.replace(fixture("qwen3_moe").config, vocab_size=272, max_positions=256)
+    drawn_ones = {"random": drawn(GPT2, config, spread=0.3), "mixture": drawn(Llama, mixture)}
+    return {"python-code": code, **{name: (model, TEXTS) for name, model in drawn_ones.items()}}
 
 
 def check(schema, text):
@@ -221,6 +222,7 @@ def check(schema, text):
     ("network", "count"),
     [
         ("random", 3),
+        pytest.param("mixture", 3, marks=pytest.mark.exhaustive),
         pytest.param("random", 500, marks=pytest.mark.release),
         pytest.param("python-code", 20, marks=pytest.mark.exhaustive),
         pytest.param("python-code", 500, marks=pytest.mark.release),

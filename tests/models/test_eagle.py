@@ -18,6 +18,7 @@ import safetensors.numpy
 import tiers
 from jax import numpy as jnp
 from machine import need_devices
+from networks import fixture
 
 import decoding_jax
 from decoding_jax import Prompt, sharding, transforms
@@ -513,14 +514,20 @@ def test_a_block_drafts_alike_however_the_blocks_before_it_were_cut(name):
         np.testing.assert_allclose(run(size=3, blocks=blocks), want, atol=2e-6)
 
 
-@pytest.mark.release
-@pytest.mark.parametrize("family", ["t5", "gpt2", "shared prefix", "rescaled"])
+@pytest.mark.parametrize(
+    "family",
+    tiers.values(exhaustive=["qwen3_moe"], release=["t5", "gpt2", "shared prefix", "rescaled"]),
+)
 def test_a_target_of_any_family_gives_its_states(family):
-    """An encoder-decoder, another family, and models around a model."""
+    """An encoder-decoder, another family, a mixture of experts, and models around a model."""
     example = examples.NETWORKS["t5" if family == "t5" else "gpt2"]
-    model = example.kind.init(example.config, jax.random.key(0))
+    if family == "qwen3_moe":
+        model = fixture(family)
+    else:
+        model = example.kind.init(example.config, jax.random.key(0))
     if family == "t5":
         model = model.bind(PROMPT.tokens, PROMPT.length)
+    size, count, width = model.vocab_size, model.num_layers, model.config.emb_dim
     prompt = PROMPT
     if family == "shared prefix":
         model = with_shared_prefix(model, [7, 3])
@@ -529,7 +536,7 @@ def test_a_target_of_any_family_gives_its_states(family):
     if family == "rescaled":
         model = Rescaled(model, transforms.temperature(0.5))
     config = EagleConfig(
-        vocab_size=64,
+        vocab_size=size,
         emb_dim=8,
         num_heads=2,
         num_kv_heads=1,
@@ -537,11 +544,12 @@ def test_a_target_of_any_family_gives_its_states(family):
         mlp_dim=12,
         num_layers=1,
         max_positions=64,
-        feature_layers=(0, 1, 1),
-        feature_dim=32,
+        feature_layers=(0, 1, count),
+        feature_dim=width,
     )
-    head = EagleHead.init(config, jax.random.key(1), jax.random.normal(jax.random.key(2), (64, 8)))
+    embedding = jax.random.normal(jax.random.key(2), (size, 8))
+    head = EagleHead.init(config, jax.random.key(1), embedding)
     settings = {"max_new_tokens": 6, "num_draft_tokens": 2, "verifier": "greedy"}
     alone = decoding_jax.greedy(model, prompt, max_new_tokens=6)
-    drafted = decoding_jax.speculative_sample(model, Eagle(head, 64), prompt, **settings)
+    drafted = decoding_jax.speculative_sample(model, Eagle(head, size), prompt, **settings)
     np.testing.assert_array_equal(drafted.tokens, alone.tokens)

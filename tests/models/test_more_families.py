@@ -81,9 +81,8 @@ def test_a_mixture_drafts_and_is_drafted_for(target: str, draft: str) -> None:
     np.testing.assert_array_equal(found.tokens, expected.tokens)
 
 
-@pytest.mark.release
 @pytest.mark.optimized
-@pytest.mark.parametrize("family", DECODERS)
+@pytest.mark.parametrize("family", tiers_of(DECODERS, "qwen3_moe"))
 def test_rows_have_the_same_bits_alone_and_in_a_refilled_batch(family: str) -> None:
     model = reproducible(load_model(FIXTURES / family), 4)
     draw = np.random.default_rng(0)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiers
+from networks import fixture
 
 from decoding_jax import strategies, transforms
 from decoding_jax.base import Prompt, Stop
@@ -20,23 +21,28 @@ INPUTS = np.zeros((3, LENGTH), np.int32)
 INPUTS[0, 1:4], INPUTS[2, 1] = (5, 1, 3), 4
 GIVEN = (INPUTS != 0).sum(1)
 MODEL = TableLM.random(jax.random.key(0), VOCAB, sharpness=1.5)
+MODELS = {"table": lambda: MODEL, "mixture": lambda: fixture("qwen3_moe")}
 PROMPT = Prompt(jnp.asarray(INPUTS), jnp.asarray(GIVEN + 1))
 
 
-def by_table(state):
-    """``tokens_to_logits``: the table's logits after each sequence."""
-    length = jnp.minimum(state.cur_index + 1, LENGTH)
-    output, _ = MODEL.prefill(state.sequences, length, lanes=1, slots=0)
-    return output.logits[:, 0, 0], state.cache
+def by_whole_texts(model):
+    """``tokens_to_logits``: the model's logits after each sequence."""
+
+    def tokens_to_logits(state):
+        length = jnp.minimum(state.cur_index + 1, LENGTH)
+        output, _ = model.prefill(state.sequences, length, lanes=1, slots=0)
+        return output.logits[:, 0, 0], state.cache
+
+    return tokens_to_logits
 
 
-def decode(fn, native, **settings):
-    """A decode function on the table itself, or on the table behind T5X's ``tokens_to_logits``."""
+def decode(fn, native, model=MODEL, **settings):
+    """A decode function on a model itself, or on one behind T5X's ``tokens_to_logits``."""
     run = jax.jit(
         lambda inputs: fn(
             inputs=inputs,
             cache={},
-            tokens_to_logits=NativeDecoder(MODEL, PROMPT) if native else by_table,
+            tokens_to_logits=NativeDecoder(model, PROMPT) if native else by_whole_texts(model),
             initial_index=None if native else jnp.asarray(GIVEN),
             eos_id=EOS,
             **settings,
@@ -91,14 +97,16 @@ def test_searches_are_the_strategies_with_the_best_last(name):
 
 
 @pytest.mark.exhaustive
-def test_contrastive_search_is_the_strategy():
+@pytest.mark.parametrize("name", MODELS)
+def test_contrastive_search_is_the_strategy(name):
+    model = MODELS[name]()
     given = {"transform": without_two, "max_decode_steps": 5}
     settings = {"penalty_alpha": 0.6, "top_k": 3}
-    decodes, scores = decode(decode_fns.contrastive_search, True, **given, **settings)
+    decodes, scores = decode(decode_fns.contrastive_search, True, model, **given, **settings)
     stop = Stop(eos_ids=EOS, max_new_tokens=np.minimum(LENGTH - GIVEN, 5))
     want = jax.jit(
         lambda prompt: strategies.contrastive_search(
-            MODEL, prompt, max_new_tokens=LENGTH, transform=without_two, stop=stop, **settings
+            model, prompt, max_new_tokens=LENGTH, transform=without_two, stop=stop, **settings
         )
     )(PROMPT)
     np.testing.assert_allclose(scores, want.score, rtol=1e-5)
@@ -166,18 +174,22 @@ def bias_by_all_fields(logits, state):
     known = jnp.where(jnp.arange(width)[None] <= state.cur_index[:, None], state.sequences, 0)
     current = jnp.take_along_axis(state.sequences, state.cur_index[:, None], axis=1)
     bias = known.sum(-1) + state.cur_token[:, 0] + current[:, 0] + state.step + jnp.arange(rows)
-    is_biased = jnp.arange(VOCAB)[None] == (bias % VOCAB)[:, None]
+    size = logits.shape[-1]
+    is_biased = jnp.arange(size)[None] == (bias % size)[:, None]
     return logits + jnp.where(is_biased, 1.0 - state.log_prob[:, None] / 10, 0.0)
 
 
-@pytest.mark.release
 @pytest.mark.parametrize(
-    ("name", "rescaled"),
-    tiers.combinations(
-        itertools.product(["arithmetic_sample", "temperature_sample"], [False, True])
-    ),
+    ("name", "rescaled", "model"),
+    [
+        pytest.param("temperature_sample", True, "mixture", marks=pytest.mark.exhaustive),
+        *(
+            pytest.param(*case, "table", marks=pytest.mark.release)
+            for case in itertools.product(["arithmetic_sample", "temperature_sample"], [0, 1])
+        ),
+    ],
 )
-def test_callbacks_have_the_same_effect_as_on_a_t5x_network(name, rescaled):
+def test_callbacks_have_the_same_effect_as_on_a_t5x_network(name, rescaled, model):
     settings = {
         "num_decodes": 2,
         "temperature": 0.8,
@@ -187,7 +199,9 @@ def test_callbacks_have_the_same_effect_as_on_a_t5x_network(name, rescaled):
         "logit_callback_fn": bias_by_all_fields,
     }
     fn = getattr(decode_fns, name)
-    (texts, scores), (want, want_scores) = (decode(fn, native, **settings) for native in (1, 0))
+    (texts, scores), (want, want_scores) = (
+        decode(fn, native, MODELS[model](), **settings) for native in (1, 0)
+    )
     np.testing.assert_array_equal(texts, want)
     np.testing.assert_allclose(scores, want_scores, rtol=1e-5, atol=1e-5)
     assert len({tuple(text) for text in texts[1]}) == 2

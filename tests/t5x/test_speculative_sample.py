@@ -11,6 +11,7 @@ import pytest
 import tiers
 from flax import traverse_util
 from heads import write_head
+from networks import fixture
 
 import decoding_jax
 from decoding_jax import testing, transforms
@@ -42,7 +43,7 @@ LENGTH = (PROMPTS != 0).sum(1) + 1
 TARGET, DRAFT = (TableLM.random(jax.random.key(k), 5, sharpness=2.0) for k in (1, 2))
 
 
-def run(fn, drafter=None, **settings):
+def run(fn, drafter=None, target=TARGET, **settings):
     """The result that T5X would get. Settings are static unless they are arrays."""
     arrays = {k: v for k, v in settings.items() if isinstance(v, jax.Array)}
     static = {k: v for k, v in settings.items() if k not in arrays}
@@ -55,13 +56,14 @@ def run(fn, drafter=None, **settings):
             decoder = SpeculativeDecoder(*models[:1], prompt, models[1])
         return fn(jnp.asarray(PROMPTS), {}, decoder, eos_id=EOS, **static, **arrays)
 
-    decodes, scores = call((TARGET, drafter), arrays)
+    decodes, scores = call((target, drafter), arrays)
     return np.asarray(decodes), np.asarray(scores)
 
 
 @functools.cache
-def greedy_texts(rescaled):
-    return run(decode_fns.temperature_sample, topk=1, rescale_log_probs=rescaled)
+def greedy_texts(rescaled, target=None):
+    target = TARGET if target is None else fixture(target)
+    return run(decode_fns.temperature_sample, target=target, topk=1, rescale_log_probs=rescaled)
 
 
 @pytest.mark.exhaustive
@@ -85,12 +87,16 @@ def greedy_texts(rescaled):
             marks=pytest.mark.exhaustive,
         ),
         (DRAFT, {"verifier": "greedy", "temperature": 1.3, "rescale_log_probs": False}),
+        ("mixtral", {"target": "qwen3_moe", "rescale_log_probs": True}),
     ],
 )
 def test_greedy_texts_are_those_of_greedy_decoding(drafter, settings):
-    rescaled = settings["rescale_log_probs"]
-    want = greedy_texts(rescaled)
-    got = run(decode_fns.speculative_sample, drafter, **{"temperature": 0.0} | settings)
+    """Also of a mixture of experts, for which another one drafts."""
+    rescaled, settings = settings["rescale_log_probs"], {"temperature": 0.0} | settings
+    want = greedy_texts(rescaled, settings.get("target"))
+    if isinstance(drafter, str):
+        drafter, settings["target"] = fixture(drafter), fixture(settings["target"])
+    got = run(decode_fns.speculative_sample, drafter, **settings)
     np.testing.assert_array_equal(got[0], want[0])
     np.testing.assert_allclose(got[1], want[1], rtol=1e-5)
 

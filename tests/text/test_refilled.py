@@ -1,18 +1,16 @@
 """``generate`` with many texts for each row: a text has the result that it has in any batch."""
 
-from pathlib import Path
-
 import jax
 import numpy as np
 import pytest
 import tiers
+from networks import fixture
 from same_texts import check_equal
 from text_fakes import TABLE, Digits
 
 import decoding_jax
 from decoding_jax import Stop, transforms
 from decoding_jax.batches import RowDecoder, refilled
-from decoding_jax.models.checkpoint import load_model
 from decoding_jax.text import call
 
 COUNT = 37
@@ -153,8 +151,7 @@ def test_a_network_gives_the_same(monkeypatch, mesh, settings):
 @pytest.mark.parametrize("weights", tiers.values("int8", release=[None, "int4-4"]))
 def test_a_row_of_a_mixture_of_experts_depends_on_no_other(monkeypatch, weights):
     """No expert drops a token of a batch in which many tokens choose it."""
-    mixture = Path(__file__).parents[1] / "models" / "fixtures" / "qwen2_moe"
-    model, texts = load_model(mixture, weights=weights), TEXTS[:20]
+    model, texts = fixture("qwen2_moe", weights=weights), TEXTS[:20]
 
     def decoded(order, size):
         stop = Stop(max_new_tokens=LIMITS[order])
