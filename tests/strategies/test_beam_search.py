@@ -12,8 +12,9 @@ from test_beam_widths import KEY, PROMPT
 import decoding_jax
 from decoding_jax import Stop, strategies
 from decoding_jax.loop import shared_cache
-from decoding_jax.strategies.beam.competition import Rules, initial_beam, may_improve
+from decoding_jax.strategies.beam.competition import Pool, Rules, initial_beam, may_improve
 from decoding_jax.strategies.beam.length_penalty import PowerPenalty
+from decoding_jax.strategies.beam.loop import shared_tokens
 from decoding_jax.testing import TableLM, same_bits
 
 SEARCHES = {
@@ -199,3 +200,14 @@ def test_a_positive_score_is_bounded_by_the_shorter_length():
     negative = running._replace(score=jnp.array([[-5.0]]))
     pool = pool._replace(score=jnp.array([[-1.0]]))
     assert may_improve(rules, negative, pool, jnp.int32(1), jnp.int32([10])).all()
+
+
+def test_a_row_has_settled_as_far_as_its_hypotheses_agree():
+    """Up to the shortest of those that exist: tokens 1; 1 2; none; and all of a single one."""
+    tokens = np.array(
+        [[[1, 2, 3], [1, 4, 3]], [[1, 2, 0], [1, 2, 3]], *[[[1, 2, 3], [9, 9, 9]]] * 2]
+    )
+    length = np.array([[3, 3], [2, 3], [3, 3], [3, 3]])
+    score = np.where([[1, 1], [1, 1], [0, 0], [1, 0]], np.float32(-1), -np.inf)
+    pool = Pool(tokens.astype(np.int32), length.astype(np.int32), score, score, length > 0)
+    assert jax.jit(shared_tokens)(pool).tolist() == [1, 2, 0, 3]
