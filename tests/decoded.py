@@ -46,6 +46,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "contrastive_search": {"penalty_alpha": OWN},
     "best_k_search": {},
     "smc_sample": {},
+    "metropolis_sample": {"num_samples": 2, "alpha": 1 + OWN},
     "speculative_sample": {"num_samples": 3},
 }
 

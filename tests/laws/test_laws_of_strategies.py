@@ -12,9 +12,11 @@ import pytest
 import tiers
 from decoded import (
     ALL,
+    DRAFT,
     KEYS,
     LENGTH,
     MODEL,
+    PROMPT,
     ROWS,
     SETTINGS,
     call,
@@ -112,3 +114,14 @@ def test_other_numbers_are_not_traced_again(name):
     other = decode(name, stop=stop, transform=warped(ALL, 0.7), **draft, **keys, **numbers)
     assert function.cache_size() == programs
     assert not same_bits(other.tokens, before.tokens)
+
+
+@every
+def test_a_strategy_says_of_each_row_whether_it_is_done(name):
+    """Refilled batches read it; it is only traced, with another number of lanes than of rows."""
+    entry = registry.STRATEGIES[name]
+    lanes = {"num_samples": 2} if "num_samples" in entry.strategy.__dataclass_fields__ else {}
+    _, settings = call(name, lanes)
+    strategy = registry.steps(name, **settings, **({"drafter": DRAFT} if entry.drafts else {}))
+    done = jax.eval_shape(lambda key: strategy.row_done(strategy.init(MODEL, PROMPT, key)), KEYS)
+    assert (done.shape, done.dtype) == ((ROWS,), bool)
