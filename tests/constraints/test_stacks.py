@@ -182,7 +182,7 @@ def opens_unlike(machine, frames):
     return len(opens) > 1
 
 
-@pytest.mark.parametrize("count", [30, pytest.param(1000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [30, pytest.param(300, marks=pytest.mark.exhaustive)])
 def test_bytes_that_may_follow_are_those_that_are_unrolled(count):
     """Of machines of random grammars, after random bytes.
 
