@@ -225,7 +225,8 @@ def call_of(model: tuple[Any, Tokenizer], strategy: Any, settings: Settings) -> 
       settings: the settings of the job.
 
     Raises:
-      ValueError: for anything else, and for settings that the function does not have.
+      ValueError: for anything else, for settings that the function does not have, and for a drafter
+        with another tokenizer.
     """
     if not callable(strategy) or isinstance(strategy, type):
         raise fields.error("strategy", _STRATEGY, strategy)
