@@ -16,7 +16,8 @@ MODULES = sorted(
     if not m.name.endswith("__main__") and not m.name.startswith("decoding_jax.gin_files")
 )
 
-# The examples of these modules take longest; the gate runs them with the exhaustive tests.
+# The examples of these modules take longest, many of them operation by operation; the gate runs
+# them with the exhaustive tests, and what they show has tests besides.
 LONG = {
     f"decoding_jax.{name}"
     for name in (
@@ -31,8 +32,13 @@ LONG = {
         "models.bart",
         "models.combined",
         "models.dflash",
+        "models.eagle",
+        "models.fixed_shapes",
+        "models.gemma4_assistant",
         "models.gpt2",
         "models.llama",
+        "models.quantized",
+        "ops.logits",
         "ops.top_k",
         "strategies.beam.beam_search",
         "strategies.beam.constrained_beam_search",
@@ -42,6 +48,7 @@ LONG = {
         "strategies.metropolis_sample",
         "strategies.particles.power_sample",
         "strategies.particles.smc_sample",
+        "strategies.speculative.drafters.prompt_lookup",
         "strategies.speculative.drafters.suffix",
         "strategies.speculative.speculative_sample",
         "strategies.token_by_token",
@@ -50,12 +57,19 @@ LONG = {
         "t5x.decode_fns.sampling",
         "t5x.decode_fns.speculative",
         "testing.conformance",
+        "testing.near_ties",
         "testing.table_lm",
         "text.generate",
         "text.generation_config.processors",
+        "text.running_batch",
         "text.score",
+        "text.shared_prefix",
         "text.show.page",
         "text.stream_text",
+        "text.streaming",
+        "text.token_scores",
+        "transforms.languages",
+        "transforms.repetition",
         "transforms.truncation",
         "transforms.watermarks",
     )

@@ -33,16 +33,16 @@ def step_of_decoding(
     window=None, bias=False, layers=0, prefix=0,
 ):  # fmt: skip
     """Queries of new tokens, a ragged prompt that lanes share, slots of each, and a prefix."""
-    keys = iter(jax.random.split(jax.random.key(0), 12))
-    normal = lambda *shape: jax.random.normal(next(keys), shape).astype(dtype)  # noqa: E731
+    draw = np.random.default_rng(0)
+    normal = lambda *shape: draw.standard_normal(shape, np.float32).astype(dtype)  # noqa: E731
     query = normal(rows, lanes, heads, groups, tokens, depth)
-    length = jax.random.randint(next(keys), (rows,), 1, prompt + 1)
-    start = jax.random.randint(next(keys), (rows, lanes), 0, slots - tokens + 1)
-    index = start[..., None] + jnp.arange(tokens)[None, None]
-    seen = jnp.arange(slots)[None, None, None] <= index[..., None]
+    length = draw.integers(1, prompt + 1, rows, np.int32)
+    start = draw.integers(0, slots - tokens + 1, (rows, lanes), np.int32)
+    index = start[..., None] + np.arange(tokens, dtype=np.int32)
+    seen = np.arange(slots) <= index[..., None]
     if tree:
-        seen &= jax.random.bernoulli(next(keys), 0.5, seen.shape)
-    real = (jnp.arange(prompt)[None] < length[:, None])[:, None, None]
+        seen &= draw.random(seen.shape) < 0.5
+    real = (np.arange(prompt) < length[:, None])[:, None, None]
     stack = (layers,) if layers else ()
     position = length[:, None, None] + index
     parts = [
@@ -53,25 +53,32 @@ def step_of_decoding(
         Part(
             normal(rows, lanes, *stack, heads, slots, depth),
             normal(rows, lanes, *stack, heads, slots, depth),
-            seen, used=index.max() + 1, layer=jnp.int32(layers - 1) if layers else None,
-            bias=normal(1, 1, heads, groups, tokens, slots).astype(jnp.float32) if bias else None,
+            seen, used=index.max() + 1, layer=np.int32(layers - 1) if layers else None,
+            bias=normal(1, 1, heads, groups, tokens, slots).astype(np.float32) if bias else None,
         ),
     ]  # fmt: skip
     if prefix:
-        mask = jnp.ones((1, 1, 1, prefix), bool)
+        mask = np.ones((1, 1, 1, prefix), bool)
         parts.append(Part(normal(heads, prefix, depth), normal(heads, prefix, depth), mask))
-    return query, parts
+    return on_device((query, parts))
+
+
+def on_device(given):
+    """Arrays of JAX, without a program for each shape; the settings of parts stay ints."""
+    is_array = lambda x: isinstance(x, (np.ndarray, np.generic))  # noqa: E731
+    return jax.tree.map(lambda x: jax.device_put(x) if is_array(x) else x, given)
 
 
 def whole_prompt(rows, heads, groups, size, depth, *, dtype=jnp.float32, **rule):
     """Queries and keys of prompts of several lengths, with a mask by a rule on distances."""
-    keys = jax.random.split(jax.random.key(1), 4)
-    query = jax.random.normal(keys[0], (rows, 1, heads, groups, size, depth)).astype(dtype)
-    key, value = jax.random.normal(keys[1], (2, rows, heads, size, depth)).astype(dtype)
-    length = jax.random.randint(keys[2], (rows,), 1, size + 1)
-    real = (jnp.arange(size)[None] < length[:, None])[:, None, None]
-    position = jnp.arange(size)[None, None]
-    return query, [Part(key, value, real, position=position, **rule)]
+    draw = np.random.default_rng(1)
+    normal = lambda *shape: draw.standard_normal(shape, np.float32).astype(dtype)  # noqa: E731
+    query = normal(rows, 1, heads, groups, size, depth)
+    key, value = normal(2, rows, heads, size, depth)
+    length = draw.integers(1, size + 1, rows, np.int32)
+    real = (np.arange(size) < length[:, None])[:, None, None]
+    position = np.arange(size, dtype=np.int32)[None, None]
+    return on_device((query, [Part(key, value, real, position=position, **rule)]))
 
 
 # JAX 0.12 announces it at each lowering for GPUs; see the docstring of ``attention_kernel``.

@@ -18,7 +18,7 @@ import safetensors.numpy
 import tiers
 from jax import numpy as jnp
 from machine import need_devices
-from networks import fixture
+from networks import drawn, fixture
 
 import decoding_jax
 from decoding_jax import Prompt, sharding, transforms
@@ -62,8 +62,11 @@ def target(name="authors"):
         return load_model(HEADS.parent / "fixtures" / "gemma4")
     expected = safetensors.numpy.load_file(HEADS / name / "expected.safetensors")
     config = dataclasses.replace(CONFIG, logits_via_embedding=name == "dflash")
-    model = Llama.init(config, jax.random.key(0))
-    params = {**model.params, "token_embedder": {"embedding": jnp.array(expected["embedding"])}}
+    model = drawn(Llama, config)
+    params = {
+        **model.params,
+        "token_embedder": {"embedding": jax.device_put(expected["embedding"])},
+    }
     return dataclasses.replace(model, params=params)
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import serialization
+from networks import drawn
 
 import decoding_jax
 from decoding_jax import sharding
@@ -39,7 +40,7 @@ CONFIGS = {
 def random_model(name):
     config = CONFIGS[name]
     kind = T5Decoder if isinstance(config, T5DecoderConfig) else T5
-    return kind.init(config, jax.random.key(1))
+    return drawn(kind, config, seed=1)
 
 
 def same(got, want):

@@ -11,7 +11,7 @@ import pytest
 import tiers
 from flax import traverse_util
 from heads import write_head
-from networks import fixture
+from networks import drawn, fixture
 
 import decoding_jax
 from decoding_jax import testing, transforms
@@ -181,9 +181,9 @@ DECODER = T5DecoderConfig(**SHAPE, **GATED, num_layers=2, bidirectional_prompt=T
 @functools.cache
 def bound():
     """An encoder-decoder, and the same bound to three inputs."""
-    model = T5.init(ENCODER_DECODER, jax.random.key(0))
-    source = jax.random.randint(jax.random.key(1), (3, 7), 2, 24)
-    return model, model.bind(source, jnp.array([7, 3, 1]))
+    model = drawn(T5, ENCODER_DECODER)
+    source = np.random.default_rng(1).integers(2, 24, (3, 7), np.int32)
+    return model, model.bind(source, np.array([7, 3, 1], np.int32))
 
 
 @jax.jit

@@ -216,7 +216,11 @@ STRATEGIES = {
 }
 
 
-@pytest.mark.parametrize("case", tiers.of_table(STRATEGIES, exhaustive=["sample, every transform"]))
+# Each takes its rows by the declarations of its settings, which the tests above are about.
+MORE = ("sample, every transform", "constrained_beam_search", "best_k_search")
+
+
+@pytest.mark.parametrize("case", tiers.of_table(STRATEGIES, exhaustive=MORE))
 def test_batches_give_what_each_text_gives_by_itself(case):
     """Shuffled texts in batches of 2 give the result of two copies of one text with its values.
 

@@ -1,6 +1,6 @@
 """A table model whose texts are digits, and which is compiled quickly."""
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from decoding_jax.testing import TableLM
@@ -9,8 +9,8 @@ VOCABULARY = 7
 _NORMAL = np.random.default_rng(0).normal
 # Eleven checksums. NumPy, because there is nothing to compile.
 TABLE = TableLM(
-    jnp.asarray(_NORMAL(size=(11, VOCABULARY + 1, VOCABULARY, VOCABULARY)), jnp.float32),
-    jnp.asarray(_NORMAL(size=(11, VOCABULARY, 4)), jnp.float32),
+    jax.device_put(_NORMAL(size=(11, VOCABULARY + 1, VOCABULARY, VOCABULARY)).astype(np.float32)),
+    jax.device_put(_NORMAL(size=(11, VOCABULARY, 4)).astype(np.float32)),
 )
 
 
