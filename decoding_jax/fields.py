@@ -413,7 +413,7 @@ def pad_left(name: str, sequences: Sequence[Sequence[int]]) -> np.ndarray:
       [[5, 6], [-1, 7]]
     """
     expected = "sequences of token ids, such as [[5, 6]]"
-    if any(not isinstance(sequence, (tuple, list, np.ndarray)) for sequence in sequences):
+    if any(not isinstance(sequence, (tuple, list, range, np.ndarray)) for sequence in sequences):
         raise error(name, expected, sequences)
     rows = [_whole(name, sequence, expected) for sequence in sequences]
     if any(row.ndim != 1 for row in rows):

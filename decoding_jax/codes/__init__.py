@@ -22,7 +22,7 @@ from decoding_jax.codes.cdf import (
     invert,
     weighted_distribution,
 )
-from decoding_jax.codes.point_sets import POINTS, Points, points
+from decoding_jax.codes.point_sets import POINTS, Points, as_points, points
 
 __all__ = [
     "AFTER",
@@ -31,6 +31,7 @@ __all__ = [
     "Code",
     "IntegerDistribution",
     "Points",
+    "as_points",
     "block_count",
     "block_sums",
     "by_probability",

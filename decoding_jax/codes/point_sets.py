@@ -7,7 +7,7 @@ expected to hold N p points; each function below states how far the count can be
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -100,6 +100,13 @@ POINTS: dict[str, Points] = {
     "iid": iid,
     "radical_inverse": radical_inverse,
 }
+
+
+def as_points(name: str, points: Any) -> Any:
+    """Checks the kind of a setting that is a name in ``POINTS``, or a function like ``Points``."""
+    if not isinstance(points, str) and not callable(points):
+        raise fields.error(name, "a name such as 'lattice', or a function", points)
+    return points
 
 
 def points(points: str | Points, keys: Array, num_samples: int) -> Array:

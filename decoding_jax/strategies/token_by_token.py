@@ -322,12 +322,6 @@ MOST_TEXTS = 4096
 """The largest ``max_texts``, whose pairs are compared."""
 
 
-def _check_points(name: str, points: Any) -> Any:
-    if not isinstance(points, str) and not callable(points):
-        raise fields.error(name, "a name such as 'lattice', or a function", points)
-    return points
-
-
 @pytree
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ArithmeticSample(TokenByToken):
@@ -396,7 +390,7 @@ class ArithmeticSample(TokenByToken):
     """
 
     num_samples: int = fields.count()
-    points: str | codes.Points = fields.field(_check_points, static=True, default="lattice")
+    points: str | codes.Points = fields.field(codes.as_points, static=True, default="lattice")
     order: str = fields.choice(*codes.ORDERS, default="id")
     after: str = fields.choice(*codes.AFTER, default="independent")
     language: Transform | None = fields.field(check_transform, default=None)

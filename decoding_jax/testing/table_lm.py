@@ -118,8 +118,7 @@ class TableLM:
         contexts = (CHECKSUMS, vocab_size + 1, vocab_size)
         whole = (*contexts, vocab_size)
         shapes = (whole, whole, contexts, (CHECKSUMS, vocab_size, hidden_size))
-        size = max(map(math.prod, shapes))
-        size = _SIZE ** max(3, math.ceil(math.log(size, _SIZE)))
+        size = max(_FEWEST, *map(math.prod, shapes))
         drawn = _numbers(key, zeros, vocab_size, size=size)
         # NumPy does the rest, without a program for each shape, unless there is something traced.
         xp: Any = np if all(map(fields.is_readable, (*drawn, sharpness))) else jnp
@@ -283,7 +282,7 @@ class TableLM:
         return logits, self.features[checksum, last]
 
 
-_SIZE = 32  # As many numbers as a power of it are drawn; the third is enough for 13 tokens.
+_FEWEST = 2**15  # So many numbers are drawn at least, enough for 13 tokens, by one program.
 
 
 @functools.partial(jax.jit, static_argnames="size")

@@ -84,10 +84,10 @@ _TOKENS = "at least one token id, each of 0 or more, or a mask"
 
 
 def _as_allowed(name: str, tokens: Any) -> Any:
-    if tokens is None or isinstance(tokens, (str, bytes)):
-        raise fields.error(name, _TOKENS, tokens)
     if not isinstance(tokens, (tuple, list, set, frozenset, range)):
-        is_ids = jnp.issubdtype(getattr(tokens, "dtype", object), jnp.integer)
+        if not hasattr(tokens, "dtype"):
+            raise fields.error(name, _TOKENS, tokens)
+        is_ids = jnp.issubdtype(tokens.dtype, jnp.integer)
         return fields.as_ids(name, tokens) if is_ids else tokens
     array = np.asarray(sorted(tokens) if isinstance(tokens, (set, frozenset)) else tokens)
     if array.dtype == np.bool_:

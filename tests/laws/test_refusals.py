@@ -7,6 +7,9 @@ setting is tested without a test of its own; one that expects something new need
 
 import dataclasses
 import functools
+import importlib
+import inspect
+import pkgutil
 import re
 
 import examples
@@ -25,6 +28,7 @@ from decoding_jax import (
     infer,
     models,
     registry,
+    strategies,
     transforms,
 )
 from decoding_jax.strategies import speculative
@@ -42,7 +46,8 @@ NO_NUMBER = ("1", True, None, Other())
 
 def numbers(*wrong) -> list:
     """Each of them alone, and for one row of two."""
-    return [*wrong, *(np.array([1, one]) for one in wrong), *NO_NUMBER]
+    rows = [form([1, one]) for one in wrong for form in (np.array, tuple)]
+    return [*wrong, *rows, *NO_NUMBER]
 
 
 def counts(least: str) -> list:
@@ -68,9 +73,11 @@ WRONG = {
     r"True or False": [0, 1, "yes", None, np.array([True, False]), Other()],
     r"one of .*": ["neither", 7, None, np.zeros(2), Other()],
     r"token ids of 0 or more": [-1, 0.5, "</s>", (1.0,), (1, -1), np.array([-2]), None, Other()],
-    r"sequences of token ids, .*": [".", ["."], 3, (5, 6), np.array([1, 2]), None, Other()],
-    r"sets of sequences of token ids": [3, ".", Other()],
-    r"at least one token id, .*": [[], [1, -1], "yes", None],
+    r"sequences of token ids, .*": [
+        *(".", ["."], 3, (5, 6), [(3, -2)], np.array([1, 2]), None, Other())
+    ],
+    r"sets of sequences of token ids": [3, ".", [1], ["ab"], np.array([[[1.5]]]), Other()],
+    r"at least one token id, .*": [[], [1, -1], "yes", 3, None, Other()],
     r"token ids such as \(5, 6\), or a string": [0.5, np.array([[1]]), None, Other()],
     r"token ids such as .* of 1 to 31 tokens": [(), "", (1, -1), (1,) * 32, None, Other()],
     r"\{token id: number\} or \[V\], .*": [{1: INF}, np.array([0, NAN]), "1", None, Other()],
@@ -171,3 +178,31 @@ def refused_call(kind, name, value) -> str:
     made = refusal(lambda: entry.function(MODEL, *drafter, PROMPT, *[KEYS] * entry.draws, **given))
     assert entry.function.cache_size() == programs
     return made
+
+
+# Classes with settings of their own that others make, whose tests have their refusals.
+OTHERS = [
+    "Fixed",
+    "Gemma4Config",
+    "LayersContrasted",
+    "Mixture",
+    "Product",
+    "StackAutomaton",
+    "Trie",
+]
+
+
+def test_every_class_that_declares_settings_is_here():
+    made = {base for make in OBJECTS.values() for base in type(make()).__mro__}
+    found = [strategies, transforms, models]
+    for package in tuple(found):
+        names = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+        found += [importlib.import_module(name) for _, name, _ in names]
+    members = {one for m in found for one in vars(m).values() if isinstance(one, type)}
+    missing = {
+        one.__name__
+        for one in filter(dataclasses.is_dataclass, members - made)
+        for setting in dataclasses.fields(one)
+        if "check" in setting.metadata and setting.name in inspect.get_annotations(one)
+    }
+    assert sorted(missing) == OTHERS

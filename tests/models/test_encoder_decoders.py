@@ -37,7 +37,9 @@ LENGTH = np.array([5, 1, 3, 2], np.int32)
     ),
 )
 def test_verbs_do_what_they_say(family: str) -> None:
-    model = load_model(FIXTURES / family).early_exit(1)  # Its decoder's layers are of one kind.
+    model = load_model(FIXTURES / family)
+    if family == "switch":  # Its layers are of one kind, and those of LongT5 are two.
+        model = model.early_exit(1)
 
     def alone(row: int) -> Any:
         source = jnp.asarray(SOURCE[row : row + 1, : LENGTH[row]])

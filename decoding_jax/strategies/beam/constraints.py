@@ -158,13 +158,15 @@ def match_token(table: Array, matched: Array, token: Array) -> Array:
 def _as_sets(name: str, value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return _pad_sets(name, value)
-    if not hasattr(value, "dtype"):
+    if not jnp.issubdtype(getattr(value, "dtype", object), jnp.integer):
         raise fields.error(name, _SETS, value)
     return value
 
 
 def _pad_sets(name: str, sets: Any) -> np.ndarray:
     """Sets of sequences as int32 ``[A, Q, M]``, padded with -1."""
+    if not all(isinstance(sequences, (tuple, list, np.ndarray)) for sequences in sets):
+        raise fields.error(name, _SETS, sets)
     if any(len(sequences) == 0 for sequences in sets):
         raise ValueError(f"{name}: expected sets of one sequence or more, got an empty set")
     tables = [fields.pad_left(name, sequences) for sequences in sets]

@@ -161,7 +161,7 @@ class CodeVerifier:
       ValueError: for an order or a way of going on that is not one of these.
     """
 
-    points: str | codes.Points = fields.field(static=True, default="lattice")
+    points: str | codes.Points = fields.field(codes.as_points, static=True, default="lattice")
     order: str = fields.choice(*codes.ORDERS, default="id")
     after: str = fields.choice(*codes.AFTER, default="independent")
 

@@ -237,7 +237,10 @@ class CodedTokenVerifier:
       points: the point set, as for ``arithmetic_sample``.
     """
 
-    points: str | codes.Points = fields.field(static=True, default="lattice")
+    points: str | codes.Points = fields.field(codes.as_points, static=True, default="lattice")
+
+    def __post_init__(self) -> None:
+        fields.check(self)
 
     def init(self, key: Array, batch_size: int, lanes: int) -> tuple[Any, Any]:
         """See ``Verifier.init``."""
