@@ -140,7 +140,10 @@ def summed(known: Sequence[dict[str, Any]]) -> Counts:
         "counts": dict(counts),
         "refused": dict(refused.most_common()),
         "judged otherwise": wrong,
-        **{name: quantiles([one[name] for one in known if name in one]) for name in times},
+        **{
+            name: quantiles([x[name] for x in known if name in x and "refused" not in x])
+            for name in times
+        },
     }
 
 

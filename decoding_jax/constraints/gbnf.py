@@ -25,11 +25,12 @@ from decoding_jax.constraints.expressions import (
     union,
 )
 
-_ESCAPE = r"\\(?:x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|[trn\\\"\[\]])"
+_ESCAPE = r"\\(?:x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|[trn\\\"\[\]-])"
 _TOKEN = re.compile(
     rf"""(?P<space>[ \t]+ | \#[^\r\n]*) | (?P<line>[\r\n]+)
     | (?P<rule>[A-Za-z0-9_-]+)[ \t]*::= | (?P<name>[A-Za-z0-9_-]+) | (?P<mark>[()|])
-    | "(?P<text>(?:{_ESCAPE}|[^"\\])*)" | \[(?P<class>\^?(?:{_ESCAPE}|[^]\\])+)\] | (?P<any>\.)
+    | "(?P<text>(?:{_ESCAPE}|[^"\\])*)"
+    | \[(?P<class>(?:\^|(?!\^))(?:{_ESCAPE}|[^]\\])+)\] | (?P<any>\.)
     | (?P<repeat>[*+?] | \{{[ ]*[0-9]+[ ]*(?:,[ ]*[0-9]*[ ]*)?\}})""",
     re.VERBOSE,
 )
@@ -67,7 +68,7 @@ class _Reader:
     """Reads the tokens of a grammar, one after another."""
 
     def __init__(self, grammar: str, name: str):
-        self._name, self._tokens, at = name, list[tuple[str, Any]](), 0
+        self._name, self._tokens, self._sources, at = name, list[tuple[str, Any]](), list[str](), 0
         while at < len(grammar):
             found = _TOKEN.match(grammar, at)
             if found is None:
@@ -75,7 +76,9 @@ class _Reader:
             kind, at = str(found.lastgroup), found.end()
             if kind != "space":
                 self._tokens.append((kind, self._value(kind, found[kind])))
+                self._sources.append(found[0])
         self._tokens.append(("end", ""))
+        self._sources.append("")
         names = dict.fromkeys(["root", *(one for kind, one in self._tokens if kind == "rule")])
         self._number, self._at = {one: i for i, one in enumerate(names)}, 0
 
@@ -84,12 +87,13 @@ class _Reader:
         found = dict[str, Expression]()
         while (first := self._without_lines())[0] != "end":
             if first[0] != "rule" or first[1] in found:
-                self._refuse("rules with ::=, each name once", first[1])
+                expected = "rules with ::=, each name once, on one line or in parentheses"
+                self._refuse(expected, self._sources[self._at])
             self._at += 1
             self._without_lines()
             found[first[1]] = self._union(nested=False)
             if self._tokens[self._at][0] not in ("line", "end"):
-                self._refuse("each rule on a line of its own", self._tokens[self._at][1])
+                self._refuse("each rule on a line of its own", self._sources[self._at])
         if "root" not in found:
             self._refuse("a rule root", [*found])
         return {key: found[key] for key in self._number}
@@ -126,7 +130,7 @@ class _Reader:
                 self._at += 1
                 parts.append(self._union(nested=True))
                 if self._tokens[self._at] != ("mark", ")"):
-                    self._refuse("a closing parenthesis", self._tokens[self._at][1])
+                    self._refuse("a closing parenthesis", self._sources[self._at])
             else:
                 return sequence(*parts)
             self._at += 1

@@ -163,8 +163,9 @@ def grammar(
       notation: ``"lark"`` or ``"gbnf"``.
       tokenizer, vocab_size: as for ``regex``.
       max_depth: how often a rule may be within itself, the outermost included. Rules need it that
-        contain themselves between other symbols; those that only begin or end with themselves are
-        repetitions, and do not nest.
+        contain themselves between other symbols, and in GBNF all that contain themselves. In
+        Lark's notation, those that only begin or end with themselves are repetitions, and do not
+        nest.
 
     Raises:
       ValueError: in one line, for a grammar that ``lark`` does not read, or whose terminals
@@ -179,7 +180,7 @@ def grammar(
       >>> made.language.transitions.shape
       (1, 8, 8)
     """
-    if notation not in _NOTATIONS:
+    if notation not in tuple(_NOTATIONS):
         raise fields.error("notation", f"one of {', '.join(_NOTATIONS)}", notation)
     return _made(_NOTATIONS[notation], text, max_depth, tokenizer, vocab_size, "grammar")
 
@@ -343,7 +344,7 @@ def _made(
         if kind == "json_schema":
             parts, places = json_texts.automata_of(value, name, max_depth, style, retrieve)
         else:
-            parts, places = (gbnf if kind == "gbnf" else grammars).automata_of(value, name)
+            parts, places = _of_grammar(gbnf if kind == "gbnf" else grammars, value, name)
         network = definitions.network_of(parts, places, max_depth, name)
         found = over_network(network, vocabulary, name, value)
         return found, None if isinstance(network, Automaton) else network.shortened
@@ -380,6 +381,17 @@ def over_network(
             return dataclasses.replace(stacked, digest=vocabulary.digest)
         made = network.automaton()
     return _over_tokens(made, vocabulary, name, value)
+
+
+def _of_grammar(notation: Any, text: Any, name: str) -> tuple[list[Automaton], list[str]]:
+    """The automata of the rules of a grammar."""
+    try:
+        return notation.automata_of(text, name)
+    except (TooManyStatesError, RecursionError):
+        expected = (
+            f"a grammar whose rules have at most {automata.MOST_STATES:,} states and few levels"
+        )
+        raise fields.error(name, expected, text) from None
 
 
 def _of_pattern(pattern: str, name: str) -> Automaton:

@@ -149,7 +149,7 @@ def measure(
     if not installed:
         print("CTranslate2 is left out: ctranslate2, transformers or torch is not installed")
     path, title = out / "cpu_translation.json", Path(name).name
-    table = [row for row in read_json(path) if row["model"] != title] if path.exists() else []
+    table = [row for row in read_json(path) if row.get("model") != title] if path.exists() else []
     for search in tqdm(searches):
         runs = {
             "generate": with_generate(texts, search, rows, name),
@@ -180,12 +180,13 @@ def markdown(table: list[dict[str, Any]]) -> str:
     lines += ["| --- " * 6 + "|"]
     peers = {(r["model"], r["search"]): r for r in table if r["by"] == "CTranslate2"}
     for row in table:
-        peer = peers[row["model"], row["search"]]
+        peer = peers.get((row["model"], row["search"]))
         count = row["seconds"] * row["sentences_per_second"]
+        over = f"{row['cpu_seconds'] / peer['cpu_seconds']:.2f}" if peer else ""
         lines += [
             f"| {row['model']} | {row['search']} | {row['by']} "
             f"| {row['sentences_per_second']:,.0f} | {1e3 * row['cpu_seconds'] / count:.1f} "
-            f"| {row['cpu_seconds'] / peer['cpu_seconds']:.2f} |"
+            f"| {over} |"
         ]
     return "\n".join(lines)
 

@@ -176,13 +176,13 @@ def tables(ledger: dict[str, Any]) -> dict[str, str]:
                 f"| {axis} | {value:,} | {1e3 * row['first_token'][0]:.0f} | {step:.1f} "
                 f"| {step / floor:.2f} | {row['bytes_of_the_program'] / 1e6:,.0f} |"
             ]
-    jobs = ["| inputs of a job | seconds | CPU seconds | inputs a second | most memory, MB |"]
-    jobs += ["| --- | --- | --- | --- | --- |"]
+    jobs = ["| inputs of a job | CPU seconds | inputs a CPU second | most memory, MB |"]
+    jobs += ["| --- | --- | --- | --- |"]
     for inputs in JOBS:
         if job := ledger["rows"].get(Setting("inputs", inputs).name()):
             jobs += [
-                f"| {inputs:,} | {job['seconds']:.0f} | {job['cpu_seconds']:.0f} "
-                f"| {inputs / job['seconds']:,.0f} | {job['bytes'] / 1e6:,.0f} |"
+                f"| {inputs:,} | {job['cpu_seconds']:.0f} | {inputs / job['cpu_seconds']:,.0f} "
+                f"| {job['bytes'] / 1e6:,.0f} |"
             ]
     return {"growth": "\n".join(lines), "jobs": "\n".join(jobs)}
 

@@ -17,6 +17,7 @@ else the command looks at how busy the machine is, and refuses a crowded one.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -174,7 +175,8 @@ def speculation(
     entered = contestants(drafts, sizes, temperature)
     model = prompt = None
     for i in range(len(ids)):
-        model, prompt = encode_batch(target, (ids + ids)[i : i + rows], WIDTH)
+        texts = list(itertools.islice(itertools.cycle(ids), i, i + rows))
+        model, prompt = encode_batch(target, texts, WIDTH)
 
         def alone(model: Any = model, prompt: Any = prompt) -> None:
             jax.block_until_ready(plain(model, prompt, temperature))
@@ -468,17 +470,19 @@ def plot(ledger: dict[str, Any], path: Path) -> None:
             if row is None:
                 continue
             by_name = row["contestants"].items()
-            sizes = {int(n.split(", K = ")[1]): x for n, x in by_name if "K" in n and "`" not in n}
+            first = next(n for n, _ in by_name if ", K = " in n).split(", K = ")[0]
+            sizes = {int(n.split("= ")[1]): x for n, x in by_name if n.startswith(f"{first}, K =")}
             speed_ups = [x["speed_up"] for x in sizes.values()]
-            label = f"temperature {temperature:g}"
+            label = f"T = {temperature:g}"
             drawing.intervals(ax, list(sizes), speed_ups, i, "-", label=label)
             theory = [(k, x["theory"]) for k, x in sizes.items() if "theory" in x]
             if theory:
-                ax.plot(*zip(*theory, strict=True), ":", color=drawing.COLOURS[i])
+                style = {"color": drawing.COLOURS[i], "label": "in theory" if i == 0 else None}
+                ax.plot(*zip(*theory, strict=True), ":", **style)
         ax.axhline(1, color=drawing.GREY, linewidth=0.8)
-        ax.set(title=target, xlabel="K", xticks=range(1, 9))
+        ax.set(title=target, xlabel="K", xticks=range(1, 9), xlim=(0.5, 8.5), ylim=(0.4, 1.6))
     axes[0].set_ylabel("times as fast")
-    axes[-1].legend()
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
     drawing.save(figure, path)
 
 

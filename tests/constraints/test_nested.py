@@ -282,7 +282,11 @@ ENDLESS = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": 
                 (r'root ::= "\q"', "a grammar in GBNF, got"),
                 ("root ::= [z-a]", "ranges of characters in their order, got 'z-a'"),
                 ('root ::= "a"{3,1}', "repetitions {m,n} of which n is m or more, got '{3,1}'"),
-                ('root ::= "a"\nroot ::= "b"', "rules with ::=, each name once, got 'root'"),
+                ("root ::= [^]", "a grammar in GBNF, got '[^]'"),
+                ('root ::= "a"{65536}', "a grammar whose rules have at most 65,536 states"),
+                (f"root ::= {'(' * 999}", "a grammar whose rules have at most 65,536 states"),
+                ('root ::= "a"\nroot ::= "b"', "rules with ::=, each name once, on one line"),
+                ('root ::= "a"\n "b"', "rules with ::=, each name once, on one line"),
                 (r'root ::= "\ud800"', "characters of Unicode, got"),
                 (5, "a grammar in GBNF, got 5"),
             )
