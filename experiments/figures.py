@@ -30,6 +30,7 @@ FIGURES = {
     "fewer_samples": ("papers/fewer_samples.json", "papers.fewer_samples_results"),
     "pass_at_k": ("measured/pass_at_k.json", "pass_at_k"),
     "growth": ("measured/growth.json", "benchmarks.growth"),
+    "large_models": ("measured/large_models.json", "benchmarks.large_models"),
     "papers_arithmetic": ("papers/arithmetic.json", "papers.arithmetic_report"),
     "papers_arithmetic_spread": ("papers/arithmetic_spread.json", "papers.arithmetic_report"),
     "papers_arithmetic_spread_128": (

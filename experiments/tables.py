@@ -22,7 +22,7 @@ from experiments import (
     rollouts,
     rollouts_training,
 )
-from experiments.benchmarks import evaluation, experts, growth, large_models
+from experiments.benchmarks import cpu_translation, evaluation, experts, growth, large_models
 from experiments.benchmarks.accelerator import report
 from experiments.papers.results import shown, table
 from experiments.results import read_json, write_tables
@@ -323,8 +323,11 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
             for name in large_models.TASKS
         },
         "experts": lambda: experts.markdown(read("measured/experts")),
+        "peers": lambda: cpu_translation.markdown(read("measured/cpu_translation")),
     },
-    "measured/growth.md": {"growth": ledger_table("measured/growth", growth.tables, "growth")},
+    "measured/growth.md": {
+        name: ledger_table("measured/growth", growth.tables, name) for name in ("growth", "jobs")
+    },
 }
 """The tables of each page of ``docs``, by their marks."""
 
