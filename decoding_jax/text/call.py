@@ -112,6 +112,7 @@ class TextCall:
         if chooser is None:
             strategy = "greedy" if strategy is None else strategy
             call = parse(caller, model, strategy, given, key, drafter, stop_strings, max_time)
+            warn_of_idle(call)
             asked = call.limits
         else:
             given |= {"stop_strings": stop_strings, "max_time": max_time}
@@ -124,7 +125,7 @@ class TextCall:
             call = parameters.call(
                 model, tokenizer.eos_ids, [len(row) for row in ids], key=key, drafter=drafter
             )
-        warn_of_idle(call)
+            warn_of_idle(call)
         made = self.format
         if made is not None and made.constraint is not None:
             name = "response_format" if tools is None else "tools"
