@@ -120,6 +120,11 @@ def test_a_prompt_that_fills_the_context(name):
             "num_return: expected 1 to beam_size, which is 4, got 5",
         ),
         (
+            "beam_search",
+            {"length_penalty": "long"},
+            r"length_penalty: expected a number, one for each row \[B\], or",
+        ),
+        (
             "diverse_beam_search",
             {"num_groups": 3},
             "num_groups: expected a divisor of beam_size, which is 4,",

@@ -221,6 +221,7 @@ def test_bounds_fall_along_a_text_and_a_text_without_room_is_not_stored():
     ("change", "words"),
     [
         ({"budget": 4}, "budget: expected an int above max_new_tokens, which is 4, got 4"),
+        ({"language": 3}, "language: expected one transform"),
         ({"model": MODEL.lockstep()}, "model: expected one with ragged=True"),
     ],
 )

@@ -226,6 +226,7 @@ def test_caches_of_both_kinds_agree():
             {"potential": lambda prefix, done: jnp.zeros(3)},
             r"potential: expected float32 \[B, N, 1\]",
         ),
+        ({"potential": 3}, r"potential: expected a function of \(prefix, done\), got 3"),
         ({"language": TRIE}, "language: expected one transform"),
         (
             {"proposal": TableLM.random(jax.random.key(1), 9)},
