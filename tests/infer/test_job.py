@@ -72,7 +72,7 @@ def test_rows_are_spread_over_the_devices_and_weights_are_on_each(byte_t5):
             parse(model, "greedy", greedy), batch_size=3, devices=jax.devices()[:count]
         )
         assert decoder.batch_size == {1: 3, 8: 8}[count]
-        _, bound, prompt, _ = decoder._inputs.make(ids, [0, 1, 2], None, 16, decoder.batch_size)
+        _, bound, prompt, _ = decoder.inputs.make(ids, [0, 1, 2], None, 16, decoder.batch_size)
         rows = [bound.source, bound.source_length, *prompt]
         assert all(x.sharding.is_fully_replicated for x in jax.tree.leaves(bound.params))
         assert all(len(jnp.asarray(x).sharding.device_set) == count for x in rows)
