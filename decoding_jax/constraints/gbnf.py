@@ -7,7 +7,7 @@ which that of a tokenizer alone has, are refused.
 from __future__ import annotations
 
 import re
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from decoding_jax import fields
 from decoding_jax.constraints.automata import Automaton
@@ -64,49 +64,55 @@ def automata_of(grammar: str, name: str = "grammar") -> tuple[list[Automaton], l
     return [*map(compiled, rules.values())], [f"{name}.{key}" for key in rules]
 
 
+class _Token(NamedTuple):
+    """A token of a grammar: its kind, what it stands for, and how it is written."""
+
+    kind: str
+    value: Any
+    source: str
+
+
 class _Reader:
     """Reads the tokens of a grammar, one after another."""
 
     def __init__(self, grammar: str, name: str):
-        self._name, self._tokens, self._sources, at = name, list[tuple[str, Any]](), list[str](), 0
+        self._name, self._tokens, at = name, list[_Token](), 0
         while at < len(grammar):
             found = _TOKEN.match(grammar, at)
             if found is None:
                 self._refuse("a grammar in GBNF", grammar[at:].partition("\n")[0])
             kind, at = str(found.lastgroup), found.end()
             if kind != "space":
-                self._tokens.append((kind, self._value(kind, found[kind])))
-                self._sources.append(found[0])
-        self._tokens.append(("end", ""))
-        self._sources.append("")
-        names = dict.fromkeys(["root", *(one for kind, one in self._tokens if kind == "rule")])
+                self._tokens.append(_Token(kind, self._value(kind, found[kind]), found[0]))
+        self._tokens.append(_Token("end", "", ""))
+        names = dict.fromkeys(["root", *(x.value for x in self._tokens if x.kind == "rule")])
         self._number, self._at = {one: i for i, one in enumerate(names)}, 0
 
     def rules(self) -> dict[str, Expression]:
         """The expression of each rule, the one of ``root`` first."""
         found = dict[str, Expression]()
-        while (first := self._without_lines())[0] != "end":
-            if first[0] != "rule" or first[1] in found:
+        while (first := self._without_lines()).kind != "end":
+            if first.kind != "rule" or first.value in found:
                 expected = "rules with ::=, each name once, on one line or in parentheses"
-                self._refuse(expected, self._sources[self._at])
+                self._refuse(expected, first.source)
             self._at += 1
             self._without_lines()
-            found[first[1]] = self._union(nested=False)
-            if self._tokens[self._at][0] not in ("line", "end"):
-                self._refuse("each rule on a line of its own", self._sources[self._at])
+            found[first.value] = self._union(nested=False)
+            if (after := self._tokens[self._at]).kind not in ("line", "end"):
+                self._refuse("each rule on a line of its own", after.source)
         if "root" not in found:
             self._refuse("a rule root", [*found])
         return {key: found[key] for key in self._number}
 
-    def _without_lines(self) -> tuple[str, Any]:
+    def _without_lines(self) -> _Token:
         """The next token that is not the end of a line."""
-        while self._tokens[self._at][0] == "line":
+        while self._tokens[self._at].kind == "line":
             self._at += 1
         return self._tokens[self._at]
 
     def _union(self, nested: bool) -> Expression:
         parts = [self._sequence(nested)]
-        while self._tokens[self._at] == ("mark", "|"):
+        while self._tokens[self._at].source == "|":
             self._at += 1
             self._without_lines()
             parts.append(self._sequence(nested))
@@ -115,7 +121,7 @@ class _Reader:
     def _sequence(self, nested: bool) -> Expression:
         parts: list[Expression] = []
         while True:
-            kind, value = self._without_lines() if nested else self._tokens[self._at]
+            kind, value, source = self._without_lines() if nested else self._tokens[self._at]
             if kind == "name":
                 if value not in self._number:
                     self._refuse("a rule of each name", value)
@@ -126,11 +132,11 @@ class _Reader:
                 if not parts:
                     self._refuse("something before a repetition", "nothing")
                 parts[-1] = Repeat(parts[-1], *value)
-            elif value == "(":
+            elif source == "(":
                 self._at += 1
                 parts.append(self._union(nested=True))
-                if self._tokens[self._at] != ("mark", ")"):
-                    self._refuse("a closing parenthesis", self._sources[self._at])
+                if (last := self._tokens[self._at].source) != ")":
+                    self._refuse("a closing parenthesis", last)
             else:
                 return sequence(*parts)
             self._at += 1

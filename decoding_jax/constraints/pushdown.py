@@ -107,6 +107,7 @@ class Machine:
         self._divided_needs = functools.cache(self._find_divided_needs)
         self._ample = functools.cache(self._with_ample_room)
         self._needs_of = functools.cache(self._find_needs)
+        self._divided = functools.cache(self._divide)
         self._pushed = functools.cache(self._push)
         self._tail_calls = functools.cache(self._find_tail_calls)
         self.frames: list[Frames] = []
@@ -286,7 +287,7 @@ class Machine:
         state = self._settled(rest)
         return None if state is None else (state, frames)
 
-    def _divided(self, members: Members) -> tuple[list[Member], list[Frames]]:
+    def _divide(self, members: Members) -> tuple[list[Member], list[Frames]]:
         """Some members without the frames that are certain; and those, the topmost first.
 
         Which frames there are is certain where all members may be followed by the same ones.

@@ -205,21 +205,29 @@ def speculation(
             results[name]["tokens_per_iteration"] = emitted
             draft, size = name.split(", K = ") if ", K = " in name else ("", "")
             if draft in drafts:
-                results[name] |= beside_parts(times, counted, parts, draft, int(size))
+                given = times, counted, emitted, parts, draft
+                results[name] |= beside_parts(*given, int(size))
     return {"contestants": results, "ms_of_parts": {n: 1e3 * s for n, s in parts.items()}}
 
 
 def beside_parts(
-    times: list[float], infos: list[Any], parts: dict[str, float], draft: str, size: int
+    times: list[float],
+    infos: list[Any],
+    emitted: float,
+    parts: dict[str, float],
+    draft: str,
+    size: int,
 ) -> dict[str, Any]:
-    """An iteration over its parts, and the speed-up without prefills that they allow."""
+    """An iteration over its parts, and the speed-up without prefills that they allow.
+
+    ``emitted`` tokens are those of an iteration.
+    """
     prefills = parts["target, prefill"] + parts[f"{draft}, prefill"]
     over = []
     for s, info in zip(times, infos, strict=True):
         calls = float(np.max(info.target_calls)), float(np.max(info.draft_calls))
         sum_of_parts = calls[0] * parts[f"target, {size + 1}"] + calls[1] * parts[f"{draft}, 1"]
         over.append((s - prefills) / sum_of_parts)
-    emitted = float(np.mean([info.tokens_per_iteration for info in infos]))
     iteration = parts[f"target, {size + 1}"] + size * parts[f"{draft}, 1"]
     theory = emitted * parts["target, 1"] / iteration
     return {"iteration_over_parts": quartiles(over), "theory": theory}
