@@ -12,6 +12,7 @@ from decoding_jax.base import DecodeOutput
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.pytrees import of_fields
 from decoding_jax.strategies.token_by_token import ConditionalCodesInfo
+from decoding_jax.text.continuations import continuation
 from decoding_jax.text.token_scores import TokenScores
 from decoding_jax.text.tokenizers import Tokenizer
 
@@ -200,13 +201,3 @@ def unique(row: Sequence[Completion]) -> list[Completion]:
     for completion in row:
         found.setdefault(completion.text, completion)
     return list(found.values())
-
-
-def continuation(tokenizer: Tokenizer, context: list[int], new: list[int]) -> str:
-    """The text that ``new`` adds to ``context``."""
-    if not context:
-        return tokenizer.decode(new)
-    prefix = tokenizer.decode(context)
-    whole = tokenizer.decode(context + new)
-    # A context that ends inside a character has another text once the character is complete.
-    return whole[len(prefix) :] if whole.startswith(prefix) else tokenizer.decode(new)

@@ -15,10 +15,10 @@ from decoding_jax import fields, suggestions
 from decoding_jax.base import LanguageModel
 from decoding_jax.text.call import TextCall, with_arguments
 from decoding_jax.text.chat import Conversation
-from decoding_jax.text.completions import Completion, continuation
+from decoding_jax.text.completions import Completion
+from decoding_jax.text.continuations import GrowingText, continuation
 from decoding_jax.text.loading import Model
 from decoding_jax.text.streaming import GrowingTexts, Growth, StreamedCall
-from decoding_jax.text.token_texts import REPLACEMENT
 from decoding_jax.text.tokenizers import Tokenizer
 
 
@@ -205,75 +205,6 @@ class TextStream:
 
     def _context(self, row: int) -> list[int]:
         return [] if self._call.context is None else list(self._call.context[row])
-
-
-class GrowingText:
-    """The text of one sequence, given out in final pieces.
-
-    Args:
-      tokenizer: decodes the tokens.
-      context: the tokens of the prompt that the text continues; empty where it continues none.
-
-    Attributes:
-      given: the text that has been given out.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, context: Sequence[int]):
-        self._tokenizer, self._context = tokenizer, list(context)
-        self._prefix = tokenizer.decode(self._context) if context else ""
-        self.given = ""
-
-    def grow(self, tokens: Sequence[int]) -> str:
-        """The text that these tokens, which are all new tokens so far, have made final."""
-        return self._give(self._settled(list(tokens)))
-
-    def close(self, text: str) -> str:
-        """The rest of the whole text.
-
-        Raises:
-          ValueError: if the text does not begin with the text that has been given out.
-        """
-        if not text.startswith(self.given):
-            raise ValueError(
-                "tokenizer: expected one whose method settled gives text that does not change, got "
-                f"a {type(self._tokenizer).__name__} that changed {self.given!r} to {text!r}"
-            )
-        return self._give(text)
-
-    def _give(self, text: str) -> str:
-        if not text.startswith(self.given):
-            return ""
-        piece = text[len(self.given) :]
-        self.given = text
-        return piece
-
-    def _settled(self, new: list[int]) -> str:
-        """The final part of ``completions.continuation``."""
-        if not self._context:
-            return settled_text(self._tokenizer, new)
-        whole = settled_text(self._tokenizer, self._context + new)
-        if whole.startswith(self._prefix):
-            return whole[len(self._prefix) :]
-        if self._prefix.startswith(whole):  # The end of the prompt's text may still change.
-            return ""
-        return settled_text(self._tokenizer, new)
-
-
-def settled_text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """The beginning of the text of ``ids`` that no further token changes.
-
-    A tokenizer without a method ``settled`` is assumed to decode every prefix of a token list to a
-    prefix of its text, apart from replacement characters at the end.
-
-    Example:
-      >>> from decoding_jax.text import ByteTokenizer
-      >>> tokenizer = ByteTokenizer()
-      >>> settled_text(tokenizer, tokenizer.pieces("caf\u00e9")[:-1])
-      'caf'
-    """
-    if hasattr(tokenizer, "settled"):
-        return tokenizer.settled(ids)
-    return tokenizer.decode(ids).rstrip(REPLACEMENT)
 
 
 class Piece(str):

@@ -30,7 +30,7 @@ import numpy as np
 import decoding_jax
 from decoding_jax.base import Prompt
 from decoding_jax.pytrees import pytree
-from decoding_jax.text.completions import continuation
+from decoding_jax.text.continuations import continuation
 from decoding_jax.text.token_scores import token_scores
 from experiments.papers.decoding import Decoder, keys_of
 from experiments.papers.metrics import Scores

@@ -11,7 +11,8 @@ from decoding_jax.loop.inputs import check_drafter
 from decoding_jax.models import T5, BoundT5, Llama, LlamaConfig, T5Config
 from decoding_jax.strategies.speculative import PromptLookup
 from decoding_jax.text import ByteTokenizer, bind_drafter, embedded
-from decoding_jax.text.completions import completions, continuation
+from decoding_jax.text.completions import completions
+from decoding_jax.text.continuations import continuation
 
 TOKENIZER = ByteTokenizer()
 TEXTS = ["hello", "a", "good morning to you", "x y"]

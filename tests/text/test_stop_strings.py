@@ -14,7 +14,7 @@ from tokenizer_zoo import ZOO, zoo
 import decoding_jax
 from decoding_jax import GenerationConfig, Stop, infer, text
 from decoding_jax.loop.stopping import ends_with_string
-from decoding_jax.text.completions import continuation
+from decoding_jax.text.continuations import continuation
 from decoding_jax.text.token_texts import concatenated
 
 LENGTH = 14

@@ -14,8 +14,7 @@ from tokenizer_zoo import ZOO, zoo
 import decoding_jax
 from decoding_jax import Stop, stream_text, transforms
 from decoding_jax.text import Piece, TextStreamer
-from decoding_jax.text.completions import continuation
-from decoding_jax.text.stream_text import GrowingText
+from decoding_jax.text.continuations import GrowingText, continuation
 
 TEXTS = ["1 2 3", "4"]
 NO_ENDS = Stop(eos_ids=())

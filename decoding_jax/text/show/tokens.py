@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from decoding_jax.text.completions import Completion, continuation
-from decoding_jax.text.stream_text import GrowingText
+from decoding_jax.text.completions import Completion
+from decoding_jax.text.continuations import GrowingText, continuation
 from decoding_jax.text.tokenizers import Tokenizer
 
 _FAINTEST = 2.0**-7
