@@ -766,6 +766,7 @@ DATA: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "cohere": ("CohereConfig", {**_GROUPED, "logit_scale": 0.5}),
     "cohere2": ("Cohere2Config", {**_LOCAL, "logit_scale": 0.5}),
+    "ernie4_5": ("Ernie4_5Config", {**_GROUPED, "head_dim": 6, "use_bias": True}),
     "exaone4": ("Exaone4Config", _LOCAL),
     "falcon": (
         "FalconConfig",

@@ -5,7 +5,7 @@
 Each network has ragged prompts. Its logits are compared in a prefill and in a block of several
 tokens, and its tokens in greedy decoding and in beam search, with those of ``transformers`` for one
 row at a time. Results are kept in a file after each family, so that a run that was killed
-continues; families that are named are compared again.
+continues; families that are named are compared again, and no others.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def main() -> None:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     rows = read_json(args.out)["rows"] if args.out.exists() else {}
-    missing = [family for family in FAMILIES if family in args.families or family not in rows]
-    for family in tqdm(missing, unit="family"):
+    missing = [family for family in FAMILIES if family not in rows]
+    for family in tqdm(args.families or missing, unit="family"):
         rows[family] = compared(family)
         write_json(args.out, {"rows": rows})
         jax.clear_caches()  # no other family shares a program

@@ -9,6 +9,7 @@ from decoding_jax.models.checkpoint.families import (
     arcee,
     bloom,
     cohere,
+    ernie,
     exaone4,
     falcon,
     gemma,
@@ -41,7 +42,7 @@ FAMILIES: dict[str, Family] = {
         *(bloom.BLOOM, granite.GRANITE, opt.OPT, seed_oss.SEED_OSS, smollm3.SMOLLM3),
         *(mixtures.MIXTRAL, mixtures.OLMOE, mixtures.QWEN2_MOE, mixtures.QWEN3_MOE),
         *(gpt_oss.GPT_OSS, gpt.GPT_NEO, gpt.GPT_2, bloom.MPT),
-        *(stablelm.STABLELM, starcoder2.STARCODER2),
+        *(stablelm.STABLELM, starcoder2.STARCODER2, ernie.ERNIE4_5),
     )
 }
 """The families by their ``model_type``. A network is saved as the first that can say all of it."""
