@@ -141,11 +141,14 @@ def measure_job(num_inputs: int) -> dict[str, Any]:
 
 
 def floors(rows: dict[str, Any], axis: str) -> list[tuple[int, dict[str, Any], float]]:
-    """Each value of an axis with its row, and the milliseconds of its bytes."""
-    base = rows[Setting(axis, AXES[axis][0]).name()]
-    rate = base["bytes_of_a_step"] / base["step"][0]
-    found = [(value, rows.get(Setting(axis, value).name())) for value in AXES[axis]]
-    return [(v, row, 1e3 * row["bytes_of_a_step"] / rate) for v, row in found if row]
+    """Each measured value of an axis with its row, and the milliseconds of its bytes."""
+    named = [(value, Setting(axis, value).name()) for value in AXES[axis]]
+    found = [(value, rows[name]) for value, name in named if name in rows]
+    if not found:
+        return []
+    first = found[0][1]
+    ms_per_byte = 1e3 * first["step"][0] / first["bytes_of_a_step"]
+    return [(value, row, row["bytes_of_a_step"] * ms_per_byte) for value, row in found]
 
 
 def plot(ledger: dict[str, Any], path: Path) -> None:
