@@ -49,11 +49,8 @@ def test_every_strategy_decodes_what_it_does_on_the_table(name, function):
     assert_same(run(name, model, draft), run(name, TABLE, DRAFT))
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "function",
-    [pytest.param(f, marks=pytest.mark.exhaustive) if f == "every token" else f for f in FUNCTIONS],
-)
+@pytest.mark.release
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_the_model_keeps_the_protocol_to_the_bit(function):
     names = check_model(from_logits(FUNCTIONS[function]))
     assert {"check_tree", "check_keep", "check_select", "check_ragged"} <= set(names)
@@ -81,7 +78,8 @@ def test_a_tuple_of_hidden_states_has_those_of_layers():
 @pytest.mark.exhaustive
 def test_hidden_states_keep_the_protocol():
     names = check_model(from_logits(with_states, hidden=True))
-    assert {"check_hidden", "check_tree", "check_keep"} <= set(names)
+    wanted = {"check_hidden", "check_tree", "check_keep", "check_select", "check_ragged"}
+    assert wanted <= set(names)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,8 @@ def decode(first, bits, keys, order, logits):
     return jnp.stack(tokens, -1)
 
 
-@pytest.mark.parametrize("order", ["probability", pytest.param("id", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("order", ["probability", "id"])
 def test_every_sample_has_every_text_as_often_as_it_is_probable(order):
     first, bits = rows()
     with np.errstate(divide="ignore"):

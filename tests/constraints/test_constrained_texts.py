@@ -221,8 +221,8 @@ def check(schema, text):
 @pytest.mark.parametrize(
     ("network", "count"),
     [
-        ("random", 3),
-        pytest.param("mixture", 3, marks=pytest.mark.exhaustive),
+        pytest.param("random", 3, marks=pytest.mark.exhaustive),
+        pytest.param("mixture", 3, marks=pytest.mark.release),
         pytest.param("random", 500, marks=pytest.mark.release),
         pytest.param("python-code", 20, marks=pytest.mark.exhaustive),
         pytest.param("python-code", 500, marks=pytest.mark.release),

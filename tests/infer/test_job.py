@@ -25,7 +25,7 @@ from decoding_jax.text import completions
 
 def test_records_are_those_of_the_strategy_itself(table, decode):
     sample = functools.partial(decoding_jax.sample, num_samples=3, max_new_tokens=4)
-    made = records_of(decode(LINES, devices=8, strategy=sample, seed=7, with_tokens=True))
+    made = records_of(decode(LINES, strategy=sample, seed=7, with_tokens=True))
     model, tokenizer = table
     for i, (line, record) in enumerate(zip(LINES, made, strict=True)):
         ids = tokenizer.encode(line)

@@ -85,6 +85,13 @@ STRATEGIES = [
 ]
 
 
+# No strategy calls a model but by ``model_calls``, as the last test of this file says.
+KIND = [name for name in STRATEGIES if name.partition(",")[0] in tiers.KINDS]
+each = pytest.mark.parametrize(
+    "strategy", tiers.values(*KIND, release=[name for name in STRATEGIES if name not in KIND])
+)
+
+
 class Output(NamedTuple):
     """The output of a model of one's own, without ``features``, as before these came."""
 
@@ -102,7 +109,7 @@ def test_outputs_of_a_type_of_ones_own(strategy):
     assert shapes[0] == shapes[1]
 
 
-@pytest.mark.parametrize("strategy", tiers.strategies(STRATEGIES))
+@each
 def test_every_strategy_checks_both_verbs(strategy):
     name = "drafter" if "drafter" in strategy else "model"
     for verb in ("prefill", "extend"):
@@ -195,7 +202,7 @@ def test_logits_of_another_floating_dtype_are_converted(dtype):
     assert (output.logits == plain.logits.astype(dtype).astype(jnp.float32)).all()
 
 
-@pytest.mark.parametrize("strategy", tiers.strategies(STRATEGIES))
+@each
 def test_every_strategy_takes_bfloat16(strategy):
     cast = Changed(TABLE, "both", logits(lambda x: x.astype(jnp.bfloat16)))
     result = jax.eval_shape(lambda model: decode(strategy, model), cast)

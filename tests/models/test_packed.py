@@ -150,7 +150,9 @@ def write(directory, layout, model=None):
     safetensors.numpy.save_file(wide, directory / "wide/model.safetensors")
 
 
-@pytest.mark.parametrize("layout", tiers.of_table(LAYOUTS, ["gptq_8", "int8", "awq_other_words"]))
+@pytest.mark.parametrize(
+    "layout", tiers.of_table(LAYOUTS, ["gptq_8", "gptq_8_zeros", "int8", "awq_other_words"])
+)
 def test_the_integers_of_a_directory(layout, tmp_path):
     write(tmp_path, layout)
     model, wide = load_model(tmp_path), load_model(tmp_path / "wide")

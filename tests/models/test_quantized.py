@@ -93,9 +93,12 @@ def test_a_family_computes_with_the_numbers_that_its_weights_stand_for(family, w
         np.testing.assert_allclose(logits, expected, atol=1e-4, rtol=1e-5)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("weights", ["int8", "int4-8"])
+@pytest.mark.parametrize(
+    ("weights", "dtype"),
+    tiers.combinations(
+        [("int8", "float32"), ("int4-8", "bfloat16"), ("int8", "bfloat16"), ("int4-8", "float32")]
+    ),
+)
 def test_weights_are_rounded_alike_wherever_they_are_read(weights, dtype):
     directory = FIXTURES / "llama3"
     model = load_model(directory, dtype=dtype, weights=weights)
@@ -107,9 +110,10 @@ def test_weights_are_rounded_alike_wherever_they_are_read(weights, dtype):
     assert_same_arrays(scanned, quantize(wide, weights))
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("scan_layers", [False, True])
-@pytest.mark.parametrize("weights", ["int8", "int4-2"])
+@pytest.mark.parametrize(
+    ("weights", "scan_layers"),
+    tiers.combinations([("int8", False), ("int4-2", True), ("int8", True), ("int4-2", False)]),
+)
 def test_on_a_mesh_each_device_has_its_piece(weights, scan_layers):
     need_devices(8)
     settings = {"weights": weights, "scan_layers": scan_layers}

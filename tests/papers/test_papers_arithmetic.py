@@ -3,15 +3,13 @@
 import json
 
 import pytest
-import tiers
 from pages import ROOT
 
 from experiments.papers import command
 
 
-@pytest.mark.parametrize(
-    "name", tiers.values(exhaustive=["arithmetic"], release=["arithmetic_spread"])
-)
+@pytest.mark.release
+@pytest.mark.parametrize("name", ["arithmetic", "arithmetic_spread"])
 def test_the_quick_form_and_its_continuation(name, tmp_path, monkeypatch, capsys):
     for package in ("matplotlib", "sacrebleu", "rouge_score"):
         pytest.importorskip(package, reason=f"{package} is not installed")

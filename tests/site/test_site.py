@@ -77,7 +77,7 @@ def test_the_source_of_a_strategy_is_found():
     assert api.origin(None, None, "POINTS") is None
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_what_a_strategy_needs_of_a_model():
     found = {
         name: [strategies.runs_on(name, model) for model in strategies.models()]

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 
 import decoding_jax
 from decoding_jax import GNMTPenalty, Prompt, Stop, transforms
@@ -40,7 +41,7 @@ def exhaustive(penalty, row, transform=None, model=MODEL):
 
 @pytest.mark.parametrize(
     "early_stopping",
-    [False, *(pytest.param(x, marks=pytest.mark.exhaustive) for x in (True, "never"))],
+    tiers.values(exhaustive=[False, "never"], release=[True]),
 )
 def test_a_width_that_holds_everything_is_exhaustive_search(early_stopping):
     exponents = np.array([0.0, 1.0, -0.5], np.float32)
@@ -99,7 +100,9 @@ def test_exhaustive_with_the_gnmt_penalty_and_bans():
     ("early_stopping", "penalty"),
     [(True, 1.0), pytest.param(False, 0.0, marks=pytest.mark.exhaustive)],
 )
-@pytest.mark.parametrize("name", ["beam_search", "beam_sample", "diverse_beam_search"])
+@pytest.mark.parametrize(
+    "name", tiers.values("beam_search", "beam_sample", release=["diverse_beam_search"])
+)
 def test_width_one_is_greedy(name, early_stopping, penalty):
     model = TableLM.random(jax.random.key(3), 7)
     stop = Stop(eos_ids=(0, 1), min_new_tokens=(1, 0, 3))

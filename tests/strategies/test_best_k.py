@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+import tiers
 from best_k_reference import Table, search
 from jax import lax
 
@@ -109,7 +110,7 @@ def compare(output, row, want):
         pytest.param("best-first", "log_prob", marks=pytest.mark.exhaustive),
         ("fallback", "last"),
         pytest.param("pruned", "mean", marks=pytest.mark.exhaustive),
-        pytest.param("wide", "log_prob", marks=pytest.mark.exhaustive),
+        pytest.param("wide", "log_prob", marks=pytest.mark.release),
         pytest.param("all", "mean", marks=pytest.mark.exhaustive),
     ],
 )
@@ -168,7 +169,7 @@ PROBLEMS = {
 }
 
 
-@pytest.mark.parametrize("k", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
+@pytest.mark.parametrize("k", tiers.values(exhaustive=[3], release=[1]))
 def test_an_unlimited_budget_gives_every_sequence_once_and_in_order(k):
     problem, rows, count = PROBLEMS[k], np.arange(PROMPTS), 300
     output = best_k_search(
@@ -199,7 +200,7 @@ def test_an_unlimited_budget_gives_every_sequence_once_and_in_order(k):
         assert (output.log_prob[row, size:] == -np.inf).all()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_best_first_search_gives_the_likeliest_sequence_first():
     for model in tables(6):
         output = jax.device_get(

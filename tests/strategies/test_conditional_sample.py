@@ -75,15 +75,16 @@ def drawn(name, budget=24, max_prefixes=24):
     return many(ROWS, language=language, budget=budget, max_prefixes=max_prefixes, **settings)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "budget", "max_prefixes"),
     [
         ("trie", 24, 24),
-        pytest.param("automaton", 24, 24, marks=pytest.mark.exhaustive),
-        pytest.param("trie", 6, 24, marks=pytest.mark.exhaustive),
-        pytest.param("trie", 24, 3, marks=pytest.mark.exhaustive),
-        pytest.param("unfinished", 24, 24, marks=pytest.mark.exhaustive),
-        pytest.param("sequences", 24, 24, marks=pytest.mark.exhaustive),
+        ("automaton", 24, 24),
+        ("trie", 6, 24),
+        ("trie", 24, 3),
+        ("unfinished", 24, 24),
+        ("sequences", 24, 24),
     ],
 )
 def test_accepted_samples_are_independent_draws_of_the_conditional(name, budget, max_prefixes):
@@ -116,7 +117,8 @@ def test_accepted_samples_are_independent_draws_of_the_conditional(name, budget,
     assert min(p_values) * len(p_values) > LEVEL
 
 
-@pytest.mark.parametrize("name", ["trie", pytest.param("automaton", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["trie", "automaton"])
 def test_the_probability_of_the_language_is_estimated_and_bounded(name):
     """Over 2,000 rows together, the estimate is within five of its stated standard errors."""
     output = drawn(name)

@@ -73,6 +73,7 @@ def test_sequences_are_distinct_and_their_log_probs_right(distribution, drawn):
     assert (score[:, 1] >= np.asarray(output.info.threshold)).all()
 
 
+@pytest.mark.exhaustive
 def test_pairs_follow_the_ordered_distribution_without_replacement(distribution, drawn):
     """Chi-square over all ordered pairs, 20,000 rows, level 0.001."""
     _, index = drawn

@@ -31,9 +31,10 @@ def log_probs(row, tokens, transform=None):
     return [exact_log_softmax(x)[0, token] for x, token in zip(found, tokens, strict=True)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "settings",
-    [{}, pytest.param({"order": "probability", "after": "lattice"}, marks=pytest.mark.exhaustive)],
+    [{}, {"order": "probability", "after": "lattice"}],
     ids=["one code", "several codes"],
 )
 def test_codes_have_intervals_as_wide_as_the_probability(settings):

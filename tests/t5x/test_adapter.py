@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 from fake_network import FakeNetwork
 from flax.core import freeze
 
@@ -61,13 +62,7 @@ def trial_of(network, prefilled):
     return Trial(model, prompt, tokens, reference, 1e-5, alone)
 
 
-@pytest.mark.parametrize(
-    ("scanned", "prefilled"),
-    [
-        pytest.param(*case, marks=() if case[0] == case[1] else pytest.mark.exhaustive)
-        for case in CHECKS
-    ],
-)
+@pytest.mark.parametrize(("scanned", "prefilled"), tiers.combinations(CHECKS, [(True, True)]))
 def test_conformance(scanned, prefilled):
     trial = trial_of(FakeNetwork(scanned=scanned), prefilled)
     assert isinstance(trial.model, LanguageModel)

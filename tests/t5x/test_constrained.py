@@ -22,8 +22,13 @@ def holds(text):
     return 2 in text and (5 in text or (3, 4) in pairs)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("scanned", "prefilled"), [(False, False), (True, True)])
+@pytest.mark.parametrize(
+    ("scanned", "prefilled"),
+    [
+        pytest.param(True, True, marks=pytest.mark.exhaustive),
+        pytest.param(False, False, marks=pytest.mark.release),
+    ],
+)
 def test_constrained_beams_find_the_best_text_with_the_phrase(scanned, prefilled):
     """Texts of 3 tokens with "a" (token 2), and "bc" (tokens 3, 4) or "d" (token 5)."""
     given = arguments(scanned, prefilled, sharpness=0.5)

@@ -8,18 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 from calls import EOS, LENGTH, PROMPTS, arguments, beam_score, log_probs, run, texts
 from scipy.special import log_softmax
 
 from decoding_jax import testing, transforms
 from decoding_jax.t5x import decode_fns
 
-FORMS = [
-    (False, False),
-    (True, True),
-    pytest.param(True, False, marks=pytest.mark.exhaustive),
-    pytest.param(False, True, marks=pytest.mark.exhaustive),
-]
+FORMS = tiers.combinations(
+    [(False, False), (True, True), (True, False), (False, True)], [(False, False), (True, True)]
+)
 
 
 def greedy_text(network, row):

@@ -87,7 +87,11 @@ def greedy_texts(rescaled, target=None):
             marks=pytest.mark.exhaustive,
         ),
         (DRAFT, {"verifier": "greedy", "temperature": 1.3, "rescale_log_probs": False}),
-        ("mixtral", {"target": "qwen3_moe", "rescale_log_probs": True}),
+        pytest.param(
+            "mixtral",
+            {"target": "qwen3_moe", "rescale_log_probs": True},
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 def test_greedy_texts_are_those_of_greedy_decoding(drafter, settings):

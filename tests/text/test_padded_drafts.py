@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 from text_fakes import TABLE, Digits
 
 import decoding_jax
@@ -20,15 +21,10 @@ STOP = Stop(eos_ids=(0,))
 PROMPT = [1, 3]
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("verifier", ["token", "block"])
-@pytest.mark.parametrize("size", [3, 6])
-def test_samples_follow_the_target(size, verifier):
-    """A chi-square test of 4,096 samples against all texts, at a level of 1e-4; and some drafts
-    are accepted. The last of the target's tokens has no row in the smaller table."""
-    drafter = ModelDrafter(TableLM.random(jax.random.key(2), size), target_size=SIZE)
+def drafted(drafter, verifier):
+    """4,096 samples of one prompt, in eight rows."""
     prompt = Prompt(np.array([PROMPT] * 8, np.int32), np.full(8, 2, np.int32))
-    output = decoding_jax.speculative_sample(
+    return decoding_jax.speculative_sample(
         TARGET,
         drafter,
         prompt,
@@ -39,8 +35,20 @@ def test_samples_follow_the_target(size, verifier):
         stop=STOP,
         verifier=verifier,
     )
+
+
+@pytest.mark.parametrize(
+    ("size", "verifier"),
+    tiers.combinations([(3, "token"), (6, "block"), (3, "block"), (6, "token")]),
+)
+def test_samples_follow_the_target(size, verifier):
+    """A chi-square test of 4,096 samples against all texts, at a level of 1e-4; and some drafts
+    are accepted. The last of the target's tokens has no row in the smaller table."""
+    drafter = ModelDrafter(TableLM.random(jax.random.key(2), size), target_size=SIZE)
+    output = drafted(drafter, verifier)
     tokens, length = (np.asarray(x) for x in (output.tokens, output.length))
     tokens, length = tokens.reshape(ROWS, LENGTH), length.reshape(ROWS)
+    prompt = Prompt(np.array([PROMPT], np.int32), np.array([2], np.int32))
     every = enumerate_distribution(TARGET, prompt, max_new_tokens=LENGTH, stop=STOP)
     counts = count_outcomes(every, outcome_index(every, tokens, length))
     assert chi_square(counts, every.prob).p_value > 1e-4
@@ -53,18 +61,8 @@ def test_a_larger_table_drafts_as_its_common_part_does():
     wide = TableLM.random(jax.random.key(2), 6)
     rows = jnp.concatenate([wide.table[:, :SIZE], wide.table[:, 6:]], 1)
     narrow = TableLM(rows[:, :, :SIZE, :SIZE], wide.features[:, :SIZE])
-    prompt = Prompt(np.array([PROMPT], np.int32), np.array([2], np.int32))
     made = [
-        decoding_jax.speculative_sample(
-            TARGET,
-            drafter,
-            prompt,
-            jax.random.key(3),
-            num_samples=64,
-            num_draft_tokens=2,
-            max_new_tokens=LENGTH,
-            stop=STOP,
-        )
+        drafted(drafter, "block")
         for drafter in (ModelDrafter(wide, target_size=SIZE), ModelDrafter(narrow))
     ]
     np.testing.assert_array_equal(made[0].tokens, made[1].tokens)

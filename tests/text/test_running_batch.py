@@ -49,7 +49,7 @@ def limit_of(i):
     return 4 + 2 * i
 
 
-EXHAUSTIVE = ("sample", "speculative_sample")
+EXHAUSTIVE = ("sample",)  # tests/infer/test_refill.py has the rows of speculation
 
 
 @pytest.mark.exhaustive

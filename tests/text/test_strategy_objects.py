@@ -66,8 +66,9 @@ def test_an_object_is_its_name_with_the_same_settings(name):
     assert got == want
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("call", [decoding_jax.generate, decoding_jax.stream])
+@pytest.mark.parametrize(
+    "call", tiers.values(exhaustive=[decoding_jax.stream], release=[decoding_jax.generate])
+)
 def test_shuffled_texts_and_settings_give_shuffled_completions(call):
     order = [3, 0, 4, 2, 1]
     strategy = made("sample", {"max_new_tokens": 5, "num_samples": 2, "transform": EACH})

@@ -80,9 +80,9 @@ CASES = {
     "strategy",
     tiers.values(
         "greedy",
-        exhaustive=["sample", "beam_search", "speculative_sample"],
+        exhaustive=["beam_search", "speculative_sample"],
         release=[
-            "best_k_search",
+            *("sample", "best_k_search"),
             *("stochastic_beam_search", "diverse_beam_search", "constrained_beam_search"),
             "contrastive_search",
         ],

@@ -48,15 +48,17 @@ def test_equals_its_equation(name, settings):
             close(got, reference.apply(example.equation, logits, prefix, counts, **settings))
 
 
+# One or two of each module: operation by operation, each is dozens of programs.
 SHOWN = ("no_repeat_ngram", "repetition_penalty", "temperature", "top_p")
+EXHAUSTIVE = ("allowed_tokens", "banned_sequences", "min_length", "tournament_watermark")
 
 
 @pytest.mark.parametrize(
     "name",
     tiers.values(
         *SHOWN,
-        # Operation by operation, each is dozens of programs.
-        exhaustive=[n for n in TRANSFORMS if TRANSFORMS[n].cases and n not in SHOWN],
+        exhaustive=EXHAUSTIVE,
+        release=[n for n in TRANSFORMS if TRANSFORMS[n].cases and n not in SHOWN + EXHAUSTIVE],
     ),
 )
 def test_jit_equals_eager(name):
