@@ -155,7 +155,7 @@ def test_the_order_of_properties_tells_formats_apart():
 @pytest.fixture(scope="module")
 def one_row():
     """A batch of one row, whose texts never end by themselves."""
-    shape = {"batch_size": 1, "max_input_length": 16, "max_new_tokens": 4096, "max_waiting": 1}
+    shape = {"batch_size": 1, "max_input_length": 16, "max_new_tokens": 1024, "max_waiting": 1}
     with RunningBatch(TABLE, TOKENIZER, **shape, **ENDLESS, chunk=1) as batch:
         yield batch
 
@@ -215,7 +215,7 @@ def test_a_text_may_have_scores_or_a_time(one_row):
     [[made]], [[cut]] = scored.output, timed.output
     assert made.scores.top_tokens.tolist() == want.scores.top_tokens[:3].tolist()
     assert made.scores.log_prob == pytest.approx(want.scores.log_prob[:3], abs=1e-6)
-    assert 0 < len(cut.tokens) < 4096
+    assert 0 < len(cut.tokens) < 1024
     assert not cut.finished
     assert cut.tokens[:64] == whole.tokens[: len(cut.tokens)]
 
@@ -233,7 +233,7 @@ def test_a_stream_is_read_asynchronously_and_the_thread_rests(one_row):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"max_new_tokens": 5000}, "max_new_tokens: expected at most 4096, .* got 5000"),
+        ({"max_new_tokens": 5000}, "max_new_tokens: expected at most 1024, .* got 5000"),
         ({"text": "1" * 17}, "text: expected at most 16 tokens, the max_input_length, got 17"),
         (
             {"transform": transforms.repetition_penalty(2.0)},
@@ -259,7 +259,7 @@ def test_what_a_batch_cannot_do_is_one_line(one_row, settings, words):
 
 def test_a_closed_batch_ends_its_texts():
     batch = RunningBatch(
-        TABLE, TOKENIZER, batch_size=1, max_input_length=16, max_new_tokens=4096, chunk=1,
+        TABLE, TOKENIZER, batch_size=1, max_input_length=16, max_new_tokens=1024, chunk=1,
         stop=Stop(eos_ids=()), strategy="greedy", max_waiting=1,
     )  # fmt: skip
     streams = [batch.submit("1"), batch.submit("2")]
