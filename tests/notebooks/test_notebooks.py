@@ -4,12 +4,15 @@ import re
 
 import nbformat
 import pytest
+import tiers
 from pages import ROOT
 
 from decoding_jax.testing.certificate import devices
 from experiments.notebooks import execute
 
 NOTEBOOKS = execute.notebooks()
+# `.ci/run release` runs the others, which take minutes.
+SHORT = ("1_decode_and_stream",)
 # Quick compilation, as in ``conftest.py``, which configures this process and not the kernel.
 QUICK = {
     "XLA_FLAGS": " ".join(f"{name}={value}" for name, value in devices.quick_flags().items()),
@@ -62,8 +65,14 @@ def test_all_notebooks_are_listed_and_install_in_the_same_way():
     assert len(first_cells) == 1
 
 
-@pytest.mark.release
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    tiers.values(
+        exhaustive=[path for path in NOTEBOOKS if path.stem in SHORT],
+        release=[path for path in NOTEBOOKS if path.stem not in SHORT],
+    ),
+    ids=lambda path: path.stem,
+)
 def test_a_fresh_kernel_shows_it_again(path):
     """No cell fails or warns, and the cells tagged ``check`` print what is stored."""
     for package in NEEDED:
