@@ -31,8 +31,14 @@ from decoding_jax.sharding.meshes import gathered
 
 
 def prefill(
-    model: LanguageModel, prompt: Prompt, *, lanes: int, slots: int, name: str = "model"
-) -> tuple[Array, Cache]:
+    model: LanguageModel,
+    prompt: Prompt,
+    *,
+    lanes: int,
+    slots: int,
+    name: str = "model",
+    **options: bool,
+) -> tuple[ModelOutput, Cache]:
     """Runs the prompts, and returns float32 logits ``[B, 1, 1, V]`` and the cache.
 
     A model may also return logits for every lane, ``[B, W, 1, V]``.
@@ -43,13 +49,17 @@ def prefill(
       lanes: W.
       slots: S.
       name: the name of the argument that the model was passed as, for the error.
+      **options: of the model's ``prefill``.
 
     Raises:
       ValueError: for logits of another shape or dtype.
     """
-    returned = model.prefill(*prompt, lanes=lanes, slots=slots)
-    output, cache = _prefilled(returned, model, prompt, lanes, name)
-    return output.logits, cache
+    returned = model.prefill(*prompt, lanes=lanes, slots=slots, **options)
+    output, cache = _output_and_cache(returned, name, "prefill")
+    for_every_lane = jnp.shape(output.logits)[1:2] == (lanes,)
+    shape = (prompt.tokens.shape[0], lanes if for_every_lane else 1, 1, model.vocab_size)
+    logits = as_logits(output.logits, shape, name, "prefill", "[B, 1, 1, V]")
+    return output._replace(logits=logits), cache
 
 
 def prefill_with_hidden(
@@ -61,8 +71,7 @@ def prefill_with_hidden(
       ValueError: for logits of another shape or dtype, and for hidden states that are missing or
         of another shape.
     """
-    returned = model.prefill(*prompt, lanes=lanes, slots=slots, with_hidden=True)
-    output, cache = _prefilled(returned, model, prompt, lanes, "model")
+    output, cache = prefill(model, prompt, lanes=lanes, slots=slots, with_hidden=True)
     hidden = output.hidden
     if hidden is None:
         raise ValueError(
@@ -86,8 +95,7 @@ def prefill_with_features(
     Raises:
       ValueError: for logits or hidden states of another shape or dtype, or another number of them.
     """
-    returned = model.prefill(*prompt, lanes=lanes, slots=slots)
-    output, cache = _prefilled(returned, model, prompt, lanes, "model")
+    output, cache = prefill(model, prompt, lanes=lanes, slots=slots)
     if len(output.features) != len(layers):
         raise ValueError(
             f"model: expected features of {len(layers)} layers from prefill, got "
@@ -302,17 +310,6 @@ def as_logits(logits: Any, shape: tuple[int, ...], name: str, function: str, let
     # On a mesh, each device gets all of the vocabulary of its rows here, once for each call of a
     # model, so that no strategy, transform or code works on a piece of a vocabulary.
     return gathered(jnp.asarray(logits)).astype(jnp.float32)
-
-
-def _prefilled(
-    returned: Any, model: LanguageModel, prompt: Prompt, lanes: int, name: str
-) -> tuple[ModelOutput, Cache]:
-    """Checks the result of a ``prefill``, and converts its logits to float32."""
-    output, cache = _output_and_cache(returned, name, "prefill")
-    for_every_lane = jnp.shape(output.logits)[1:2] == (lanes,)
-    shape = (prompt.tokens.shape[0], lanes if for_every_lane else 1, 1, model.vocab_size)
-    logits = as_logits(output.logits, shape, name, "prefill", "[B, 1, 1, V]")
-    return output._replace(logits=logits), cache
 
 
 def _output_and_cache(returned: Any, name: str, function: str) -> tuple[ModelOutput, Cache]:

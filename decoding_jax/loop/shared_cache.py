@@ -71,10 +71,10 @@ def open_cache(
     if width > _WIDEST_TREE_ON_CPU and isinstance(model, SupportsSelect):
         is_tree &= jax.default_backend() != "cpu"
     lanes, slots = (1, width * steps) if is_tree else (width, steps)
-    logits, cache = model_calls.prefill(model, prompt, lanes=lanes, slots=slots)
+    output, cache = model_calls.prefill(model, prompt, lanes=lanes, slots=slots)
     batch = prompt.tokens.shape[0]
     ancestors = jnp.zeros((batch, width, slots), bool) if is_tree else None
-    return logits[:, 0, 0], SharedCache(cache, ancestors, jnp.int32(0))
+    return output.logits[:, 0, 0], SharedCache(cache, ancestors, jnp.int32(0))
 
 
 def extend_hypotheses(

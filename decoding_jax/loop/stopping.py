@@ -156,15 +156,10 @@ def _classes(strings: StopStrings, tokens: Array) -> Array:
     return jnp.where((byte >= 0) & (states == _DEAD), BROKEN, classes)
 
 
-def _with_row_axis(value: Array, ndim: int) -> Array:
-    """Adds a first axis of size one to a setting that all rows share."""
-    value = jnp.asarray(value, jnp.int32)
-    return value if value.ndim == ndim else value[None]
-
-
 def end_tokens(stop: Stop) -> Array:
-    """The end tokens, int32 ``[E]`` or ``[B, E]``."""
-    return jnp.zeros(0, jnp.int32) if stop.eos_ids is None else jnp.asarray(stop.eos_ids, jnp.int32)
+    """The end tokens, int32 ``[1, E]`` or ``[B, E]``."""
+    ids = jnp.asarray(() if stop.eos_ids is None else stop.eos_ids, jnp.int32)
+    return ids if ids.ndim == 2 else ids[None]
 
 
 def limits(stop: Stop, batch_size: int, max_new_tokens: int) -> Array:
@@ -176,13 +171,12 @@ def limits(stop: Stop, batch_size: int, max_new_tokens: int) -> Array:
 
 def minimum(stop: Stop) -> Array:
     """The minimum number of new tokens of each row, int32 ``[B]`` or ``[1]``."""
-    return _with_row_axis(jnp.asarray(stop.min_new_tokens, jnp.int32), 1)
+    return jnp.asarray(stop.min_new_tokens, jnp.int32).reshape(-1)
 
 
 def is_end_token(stop: Stop, token: Array) -> Array:
     """Whether ``token [B, W]`` is one of its row's end tokens, bool ``[B, W]``."""
-    ends = _with_row_axis(end_tokens(stop), 2)
-    return (token[..., None] == ends[:, None]).any(-1)
+    return (token[..., None] == end_tokens(stop)[:, None]).any(-1)
 
 
 def ban_end_tokens(stop: Stop, logits: Array, length: Array) -> Array:
@@ -193,9 +187,9 @@ def ban_end_tokens(stop: Stop, logits: Array, length: Array) -> Array:
       logits: float32 ``[B, W, ..., V]``.
       length: int32 ``[B, W, ...]``, the number of new tokens before the one to be chosen.
     """
-    if end_tokens(stop).shape[-1] == 0:
+    ends = end_tokens(stop)
+    if ends.shape[-1] == 0:
         return logits
-    ends = _with_row_axis(end_tokens(stop), 2)
     vocab = jnp.arange(logits.shape[-1], dtype=jnp.int32)
     is_end = (vocab[None, :, None] == ends[:, None]).any(-1)
     extra = (1,) * (length.ndim - 1)
@@ -246,7 +240,7 @@ def num_endings(stop: Stop) -> int:
 
 
 def last_tokens(stop: Stop) -> list[Array]:
-    """All tokens with which a sequence may end: int32 ``[E]`` or ``[B, E]``, padded with -1."""
+    """All tokens with which a sequence may end: int32 ``[E]`` or ``[B or 1, E]``, or -1."""
     strings = strings_of(stop)
     tokens = [end_tokens(stop)]
     if jnp.shape(stop.sequences)[-1]:
@@ -268,12 +262,12 @@ def ends_with_text(stop: Stop, tokens: Array, length: Array) -> Array:
 
 def ends_with_sequence(stop: Stop, tokens: Array, length: Array) -> Array:
     """Whether new tokens ``[B, W, L]`` end with one of the stop sequences, bool ``[B, W]``."""
-    sequences = _with_row_axis(stop.sequences, 3)
+    sequences = jnp.asarray(stop.sequences, jnp.int32)
+    sequences = jnp.expand_dims(sequences, 1 if sequences.ndim == 3 else (0, 1))
     width = sequences.shape[-1]
     index = length[..., None] - width + jnp.arange(width, dtype=jnp.int32)[None, None]
     tail = jnp.take_along_axis(tokens, jnp.clip(index, 0), axis=-1)
     tail = jnp.where(index >= 0, tail, -2)[:, :, None]
-    sequences = sequences[:, None]
     padding = sequences < 0
     return (((tail == sequences) | padding).all(-1) & ~padding.all(-1)).any(-1)
 

@@ -75,14 +75,14 @@ class Cache(NamedTuple):
         return self.position.shape[-1]
 
 
-def num_keys(layers: Layers) -> int:
-    """P or S, the number of keys of each layer."""
-    return jax.tree.leaves(layers)[0].shape[-2]
+def num_keys(layers: Layers | None) -> int:
+    """P, S or F, the number of keys of each layer; 0 of None, where there is no prefix."""
+    return 0 if layers is None else jax.tree.leaves(layers)[0].shape[-2]
 
 
 def prompt_part(prompt: KeyValue) -> KeyValue:
     """The keys and values ``[B, 1, H, P, d]`` of a prefill as the shared ones ``[B, H, P, d]``."""
-    return KeyValue(*(meshes.over_rows_and_model(x[:, 0], 1) for x in prompt))
+    return KeyValue(*(meshes.over_rows(x[:, 0], 1) for x in prompt))
 
 
 def empty_slots(
@@ -97,7 +97,7 @@ def empty_slots(
         # A prompt that is stacked has an axis of layers before that of heads; so have its slots.
         batch, *heads, _, depth = part.shape
         empty = jnp.zeros((batch, lanes, *heads, slots, depth), part.dtype)
-        return meshes.over_rows_and_model(empty, empty.ndim - 3)
+        return meshes.over_rows(empty, empty.ndim - 3)
 
     return Cache(
         prompt=prompt,
@@ -164,7 +164,7 @@ def write(slots: Array, new: Array, start: Array | int, layer: Array | None = No
     # whole cache to float32 and back for a scatter of bfloat16.
     if slots.dtype == jnp.bfloat16:
         return _update(slots, new, start)
-    return lax.platform_dependent(slots, new, start, cpu=_scatter_heads, default=_update)
+    return lax.platform_dependent(slots, new, start, cpu=_scatter, default=_update)
 
 
 def _by_platform(scatter: Callable[..., Array], slots: Array, new: Array, *at: Array) -> Array:
@@ -205,23 +205,14 @@ def _update(slots: Array, new: Array, start: Array) -> Array:
     return lax.dynamic_update_slice(slots, new, origin)
 
 
-def _scatter_heads(slots: Array, new: Array, start: Array) -> Array:
-    return _scatter(slots, new, jnp.broadcast_to(start, slots.shape[:-2]))
-
-
 def _scatter(slots: Array, new: Array, start: Array) -> Array:
-    """``write`` with one ``start`` for each index of the first axes."""
+    """``write`` with one ``start`` for all, or one for each index of the first axes."""
+    start = start if start.ndim else jnp.broadcast_to(start, slots.shape[:-2])
+    offset, size = jnp.arange(new.shape[-2], dtype=jnp.int32), slots.shape[-2]
     if start.size * new.shape[-2] == 1:
         # The CPU compiler turns a scatter of one update into the update of a slice that `write`
         # avoids, so the one update is written twice.
-        new = jnp.concatenate([new, new], axis=-2)
-        return _scatter_to(slots, new, start, jnp.zeros(2, jnp.int32))
-    return _scatter_to(slots, new, start, jnp.arange(new.shape[-2], dtype=jnp.int32))
-
-
-def _scatter_to(slots: Array, new: Array, start: Array, offset: Array) -> Array:
-    """Writes ``new [..., T, d]`` to the slots ``start + offset``, with ``offset [T]``."""
-    size = slots.shape[-2]
+        new, offset = jnp.concatenate([new, new], axis=-2), jnp.zeros(2, jnp.int32)
 
     def scatter(slots: Array, new: Array, start: Array) -> Array:
         return slots.at[..., _slot_index(start, offset, size), :].set(new, mode="drop")

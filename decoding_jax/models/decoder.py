@@ -283,7 +283,7 @@ class DecoderNetwork(nn.Module):
         """
         size = tokens.shape[1]
         position = jnp.arange(size, dtype=jnp.int32)[None, None]
-        bias_of = self.prompt_biases(position, size, _size(prefix))
+        bias_of = self.prompt_biases(position, size, caches.num_keys(prefix))
         position, after = self._after(prefix, position)
 
         def cache_of(layer: Any, index: Any, *_: Any) -> view.LayerCache:
@@ -319,7 +319,8 @@ class DecoderNetwork(nn.Module):
           The hidden states ``[B, 1, C, D]``, and ``prompt`` with the tokens.
         """
         position = first + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None, None]
-        bias_of = self.prompt_biases(position, caches.num_keys(prompt), _size(prefix))
+        sizes = caches.num_keys(prompt), caches.num_keys(prefix)
+        bias_of = self.prompt_biases(position, *sizes)
         after_all, after = self._after(prefix, position)
 
         def cache_of(layer: Any, index: Any, _: None, held: KeyValue) -> view.LayerCache:
@@ -354,7 +355,7 @@ class DecoderNetwork(nn.Module):
           The hidden states ``[B, W, T, D]``, and the cache with the new tokens.
         """
         seen, cache = view.view_of(cache, tokens.shape[-1], start, visible, position)
-        bias_of = self.biases(seen, _size(prefix))
+        bias_of = self.biases(seen, caches.num_keys(prefix))
         after_all, after = self._after(prefix, seen.position)
 
         def cache_of(layer: Any, index: Any, prompt: KeyValue, slots: KeyValue) -> view.LayerCache:
@@ -382,11 +383,6 @@ class DecoderNetwork(nn.Module):
     def __call__(self, tokens: Array, length: Array) -> Array:
         """The logits ``[B, P, V]`` after each of ``tokens [B, P]``."""
         return self.project(self.prefill(tokens, length)[0].last)[:, 0]
-
-
-def _size(prefix: Layers | None) -> int:
-    """The number of tokens of a prefix that all rows share."""
-    return 0 if prefix is None else caches.num_keys(prefix)
 
 
 class DecoderShape:

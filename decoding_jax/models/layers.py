@@ -180,7 +180,7 @@ def vocabulary_logits(hidden: Array, kernel: Kernel) -> Array:
     dtype = "bfloat16" if kernel.dtype == jnp.bfloat16 else "float32"
     logits = matmul(hidden, kernel, dtype)
     # Without this, the compiler may gather a small kernel at every step rather than the logits.
-    return meshes.over_rows_and_model(logits, logits.ndim - 1) if logits.ndim > 1 else logits
+    return meshes.over_rows(logits, logits.ndim - 1) if logits.ndim > 1 else logits
 
 
 class Output(nn.Module):

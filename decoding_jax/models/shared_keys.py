@@ -110,5 +110,5 @@ def of_layers(
         return None if index is None else LayerKeys(*(x[index] for x in held))
 
     seen = jnp.maximum(length - 1, 0)
-    size = 0 if prefix is None else caches.num_keys(prefix)
+    size = caches.num_keys(prefix)
     return SharedKeys(keys(local_layer), keys(global_layer), cache.length, seen, size)

@@ -38,12 +38,25 @@ def axis_size(name: str) -> int | None:
     return mesh.shape[name]
 
 
-def over_rows(x: Array) -> Array:
+def over_rows(x: Array, model_axis: int | None = None) -> Array:
     """Lays ``[B, ...]`` out with rows over ``data``, and everything else on every device.
 
     Rows that the axis does not divide are on every device too.
+
+    Args:
+      x: the array.
+      model_axis: None, or the axis of heads or of the vocabulary, at least 1, which is laid out
+        over ``model`` if that divides it.
     """
-    return _constrain(x, {0: DATA})
+    sizes = {DATA: axis_size(DATA), MODEL: axis_size(MODEL)}
+    if sizes[DATA] is None and sizes[MODEL] is None:
+        return x
+    spec: list[str | None] = [None] * x.ndim
+    for axis, name in ((0, DATA), (model_axis, MODEL)):
+        size = sizes[name]
+        if axis is not None and size is not None and x.shape[axis] % size == 0:
+            spec[axis] = name
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))
 
 
 def gathered(x: Array) -> Array:
@@ -59,27 +72,6 @@ def gathered(x: Array) -> Array:
     # Without the barriers, the compiler would gather before or after the changes of shape.
     flat = jax.lax.optimization_barrier(x.reshape(-1, x.shape[-1]))
     return over_rows(jax.lax.optimization_barrier(over_rows(flat)).reshape(x.shape))
-
-
-def over_rows_and_model(x: Array, axis: int) -> Array:
-    """Lays ``[B, ...]`` out with rows over ``data`` and one axis over ``model``.
-
-    Args:
-      x: the array.
-      axis: the axis of heads or of the vocabulary, at least 1.
-    """
-    return _constrain(x, {0: DATA, axis: MODEL})
-
-
-def _constrain(x: Array, names: dict[int, str]) -> Array:
-    if axis_size(DATA) is None and axis_size(MODEL) is None:
-        return x
-    spec: list[str | None] = [None] * x.ndim
-    for axis, name in names.items():
-        size = axis_size(name)
-        if size is not None and x.shape[axis] % size == 0:
-            spec[axis] = name
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))
 
 
 def spread_rows(tree: Any) -> Any:

@@ -192,7 +192,7 @@ class MetropolisSample(Strategy):
         self.check(model)
         batch, size = prompt.tokens.shape
         lanes, limit = self.num_samples, check_lengths(model, size, self.max_new_tokens)
-        logits, cache = model_calls.prefill(model, prompt, lanes=lanes, slots=max(limit - 1, 1))
+        output, cache = model_calls.prefill(model, prompt, lanes=lanes, slots=max(limit - 1, 1))
         empty = empty_sequences(stopping.limits(self.stop, batch, limit), lanes, limit)
         recorded = jnp.zeros(empty.tokens.shape, jnp.float32)
         states = carried.begin(self.transform, prompt, lanes)
@@ -202,7 +202,7 @@ class MetropolisSample(Strategy):
         text = Text(empty.tokens, empty.length, empty.finished, empty.done, recorded, recorded)
         return State(
             cache=cache,
-            first_logits=logits[:, 0, 0],
+            first_logits=output.logits[:, 0, 0],
             kept=text,
             drawn=text,
             pivot=text.length,

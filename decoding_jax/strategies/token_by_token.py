@@ -163,7 +163,7 @@ class TokenByToken(Strategy):
         batch, size = prompt.tokens.shape
         limit = check_lengths(model, size, self.max_new_tokens)
         slots = max(limit - 1, 1)  # the last token is never fed
-        logits, cache = model_calls.prefill(model, prompt, lanes=self.lanes, slots=slots)
+        output, cache = model_calls.prefill(model, prompt, lanes=self.lanes, slots=slots)
         empty = empty_sequences(stopping.limits(self.stop, batch, limit), self.lanes, limit)
         recorded = None
         if self.with_sample_log_prob:
@@ -174,8 +174,8 @@ class TokenByToken(Strategy):
         chooser = self.start(key, batch)
         state = State(cache, empty, empty.length, chooser, jnp.int32(0), recorded, carried=states)
         state = self.prepared(state, model, prompt)
-        logits = jnp.broadcast_to(logits, (batch, self.lanes, *logits.shape[2:]))
-        return self.advance(logits, prompt, state)
+        shape = batch, self.lanes, *output.logits.shape[2:]
+        return self.advance(jnp.broadcast_to(output.logits, shape), prompt, state)
 
     def step(self, model: LanguageModel, prompt: Prompt, state: State) -> State:
         """See ``Strategy.step``: the last tokens are fed, and the next ones chosen."""

@@ -299,9 +299,9 @@ def begin(
     slots = max(-(-(length - 1) // CHUNK), 1) * CHUNK
     if model.max_positions is not None:
         slots = max(min(slots, model.max_positions - prompt.tokens.shape[1]), 1)
-    logits, cache = model_calls.prefill(model, prompt, lanes=lanes, slots=slots)
+    output, cache = model_calls.prefill(model, prompt, lanes=lanes, slots=slots)
     scores = _empty((prompt.tokens.shape[0], lanes, 1 + slots), num_alternatives, with_kept)
-    return Scoring(cache, logits, scores)
+    return Scoring(cache, output.logits, scores)
 
 
 def _empty(shape: tuple[int, ...], num_alternatives: int, with_kept: bool = False) -> TokenScores:

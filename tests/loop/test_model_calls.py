@@ -192,10 +192,10 @@ def test_the_result_of_project_is_checked(monkeypatch):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_logits_of_another_floating_dtype_are_converted(dtype):
     cast = Changed(TABLE, "both", logits(lambda x: x.astype(dtype)))
-    first, cache = model_calls.prefill(cast, PROMPT, lanes=2, slots=3)
+    output, cache = model_calls.prefill(cast, PROMPT, lanes=2, slots=3)
     plain, _ = TABLE.prefill(*PROMPT, lanes=2, slots=3)
-    assert first.dtype == jnp.float32
-    assert (first == plain.logits.astype(dtype).astype(jnp.float32)).all()
+    assert output.logits.dtype == jnp.float32
+    assert (output.logits == plain.logits.astype(dtype).astype(jnp.float32)).all()
     output, _ = model_calls.extend(cast, cache, jnp.ones((2, 2, 2), jnp.int32), 0)
     plain, _ = TABLE.extend(cache, jnp.ones((2, 2, 2), jnp.int32), 0)
     assert output.logits.dtype == jnp.float32

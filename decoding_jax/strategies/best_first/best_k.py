@@ -208,8 +208,8 @@ class FrontierSearch(Strategy):
                 f"ragged={model.ragged} and tree={model.tree}"
             )
         slots, k = self.num_slots(length), self.num_pops
-        logits, cache = model_calls.prefill(model, prompt, lanes=1, slots=slots)
-        most_children = self.budget * self._expansion.num_children(logits.shape[-1])
+        output, cache = model_calls.prefill(model, prompt, lanes=1, slots=slots)
+        most_children = self.budget * self._expansion.num_children(output.logits.shape[-1])
         num_results = most_children if self.num_outputs == "all" else self.num_outputs
         zeros = jnp.zeros(batch, jnp.int32)
         states = carried.begin(self.transform, prompt, 1)
@@ -231,7 +231,7 @@ class FrontierSearch(Strategy):
         root = frontier.absent(batch, 1)._replace(kind=jnp.where(limit < 1, CUT, OPEN))
         no_tokens = jnp.zeros((batch, 1, 1, length), jnp.int32)
         path = Prefix(*prompt, no_tokens, root.length[:, None], states)
-        return self.advance(logits, state, root, root.parent, path)
+        return self.advance(output.logits, state, root, root.parent, path)
 
     def step(self, model: LanguageModel, prompt: Prompt, state: State) -> State:
         """Feeds the popped nodes to the model in one call, and goes on with their children."""

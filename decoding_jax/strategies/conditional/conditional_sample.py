@@ -246,13 +246,13 @@ class ConditionalSample(Strategy):
         self.check(model)
         batch, size = prompt.tokens.shape
         lanes, limit = self.num_samples, check_lengths(model, size, self.max_new_tokens)
-        logits, cache = model_calls.prefill(model, prompt, lanes=lanes, slots=max(limit - 1, 1))
+        output, cache = model_calls.prefill(model, prompt, lanes=lanes, slots=max(limit - 1, 1))
         empty = empty_sequences(stopping.limits(self.stop, batch, limit), lanes, limit)
         zeros = jnp.zeros((batch, lanes), jnp.float32)
         recorded = jnp.zeros(empty.tokens.shape, jnp.float32)
         return State(
             cache=cache,
-            first_logits=logits[:, 0, 0],
+            first_logits=output.logits[:, 0, 0],
             sequences=empty,
             node=empty.length,
             log_claim=zeros,
