@@ -50,7 +50,11 @@ class ChatTemplate:
             raise ValueError(f"messages: expected plain data, got {error}") from None
         template = _compiled(source)
         _check_variables(_variables(source), {k: v for k, v in plain.items() if k != "messages"})
-        plain["messages"] = [_without_none(message) for message in plain["messages"]]
+        # Many templates would write a key whose value is None.
+        plain["messages"] = [
+            {key: value for key, value in message.items() if value is not None}
+            for message in plain["messages"]
+        ]
         if continue_final_message:
             if add_generation_prompt:
                 raise ValueError(
@@ -189,11 +193,6 @@ def _check_variables(known: frozenset[str], given: Mapping[str, Any]) -> None:
             f"{name}: expected an argument of apply_chat_template or a variable of the template, "
             f"{others}{'; did you mean ' + near[0] + '?' if near else ''}"
         )
-
-
-def _without_none(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message without the keys whose value is None, which many templates would write."""
-    return {key: value for key, value in message.items() if value is not None}
 
 
 def _open_ended(messages: list[dict[str, Any]], key: str) -> str:

@@ -63,13 +63,6 @@ class TextLimits(NamedTuple):
         return max(int(self.totals[list(members)].max()), 1)
 
 
-def named_length(max_new_tokens: int | None, stop: Stop | None) -> int | None:
-    """The largest limit that a caller has named, or None."""
-    if max_new_tokens is not None or stop is None or stop.max_new_tokens is None:
-        return max_new_tokens
-    return max(int(np.max(stop.max_new_tokens, initial=0)), 1)
-
-
 def limits_of(
     model: Any,
     texts: Sequence[str | Conversation],

@@ -159,7 +159,8 @@ class TextStream:
         ended = set()
         for growth in self._growths:
             for place, tokens, is_whole in self._new(growth):
-                context = self._context(place[0])
+                prompts = self._call.context
+                context = [] if prompts is None else list(prompts[place[0]])
                 text = texts.get(place)
                 if text is None:
                     text = texts[place] = GrowingText(self._call.tokenizer, context)
@@ -202,9 +203,6 @@ class TextStream:
             count = int(settled[row, sample])
             is_whole = bool(output.finished[row, sample] & (count == output.length[row, sample]))
             yield (row, sample), output.tokens[row, sample, :count].tolist(), is_whole
-
-    def _context(self, row: int) -> list[int]:
-        return [] if self._call.context is None else list(self._call.context[row])
 
 
 class Piece(str):

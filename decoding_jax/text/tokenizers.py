@@ -130,6 +130,7 @@ class HuggingFaceTokenizer(NamesMethods, SupportsChat):
       eos_ids: see ``Tokenizer``.
 
     Attributes:
+      library: the tokenizer of the library ``tokenizers``.
       clean_up: whether texts have no spaces before punctuation. A token's text then depends on
         later tokens, so stop strings and constraints are refused.
       network_size: the ``vocab_size`` of the ``config.json`` beside its files, or None.
@@ -141,14 +142,9 @@ class HuggingFaceTokenizer(NamesMethods, SupportsChat):
     def __init__(self, tokenizer: tokenizers.Tokenizer, *, eos_ids: Sequence[int] = ()):
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        self._tokenizer, self._decoding = tokenizer, token_texts.decoding_of(tokenizer)
+        self.library, self._decoding = tokenizer, token_texts.decoding_of(tokenizer)
         self._sizes: dict[int, tuple[int, int]] = {}  # by the number of tokens
         self.eos_ids = tuple(eos_ids)
-
-    @property
-    def library(self) -> tokenizers.Tokenizer:
-        """The tokenizer of the library ``tokenizers``."""
-        return self._tokenizer
 
     @property
     def vocab_size(self) -> int:
@@ -162,28 +158,28 @@ class HuggingFaceTokenizer(NamesMethods, SupportsChat):
 
     def _counted(self) -> tuple[int, int]:
         """The sizes, for which the whole vocabulary is read once."""
-        count = self._tokenizer.get_vocab_size()
+        count = self.library.get_vocab_size()
         if count not in self._sizes:
-            ids = set(self._tokenizer.get_vocab().values())
-            base = ids.difference(self._tokenizer.get_added_tokens_decoder())
+            ids = set(self.library.get_vocab().values())
+            base = ids.difference(self.library.get_added_tokens_decoder())
             self._sizes = {count: (max(ids, default=-1) + 1, max(base, default=-1) + 1)}
         return self._sizes[count]
 
     def encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(as_text(text)).ids
+        return self.library.encode(as_text(text)).ids
 
     def pieces(self, text: str) -> list[int]:
-        return self._tokenizer.encode(as_text(text), add_special_tokens=False).ids
+        return self.library.encode(as_text(text), add_special_tokens=False).ids
 
     def chat_pieces(self, text: str) -> list[int]:
         return self.pieces(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        text = self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)
+        text = self.library.decode([int(i) for i in ids], skip_special_tokens=True)
         return token_texts.without_spaces(text) if self.clean_up else text
 
     def settled(self, ids: Sequence[int]) -> str:
-        text = token_texts.settled_by_decoder(self._tokenizer, self._decoding, ids)
+        text = token_texts.settled_by_decoder(self.library, self._decoding, ids)
         return token_texts.settled_without_spaces(text) if self.clean_up else text
 
     def token_texts(self, size: int) -> TokenTexts:
@@ -193,7 +189,7 @@ class HuggingFaceTokenizer(NamesMethods, SupportsChat):
                 "one with clean_up_tokenization_spaces; tokenizer.clean_up = False keeps the "
                 "spaces before punctuation"
             )
-        return token_texts.texts_of_decoder(self._tokenizer, size)
+        return token_texts.texts_of_decoder(self.library, size)
 
 
 class SentencePieceTokenizer(HuggingFaceTokenizer):

@@ -314,7 +314,8 @@ class ConditionalSample(Strategy):
 
         token = codes.draw(masses, random.bits_at(state.keys, position))
         new = append_token(old, token, logits, masses, self.stop, limit)
-        rest = jnp.where(_is_token(token, masses), -jnp.inf, masses)
+        vocab = jnp.arange(masses.shape[-1], dtype=jnp.int32)[None, None]
+        rest = jnp.where(vocab == token[..., None], -jnp.inf, masses)
         values = gather_last(log_probs, token), log_total(rest)
         pairs = zip(values, state.attempts, strict=True)
         attempts = Attempts(*(new_values(old, new, value, kept) for value, kept in pairs))
@@ -392,12 +393,6 @@ class ConditionalSample(Strategy):
             log_bound=state.failures.log_bound[:, 0],
         )
         return output_of_some(sequences, exists, info)
-
-
-def _is_token(token: Array, logits: Array) -> Array:
-    """Which entry of ``logits [B, N, V]`` is that of ``token [B, N]``, bool ``[B, N, V]``."""
-    vocab = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None, None]
-    return vocab == token[..., None]
 
 
 conditional_sample = as_function(ConditionalSample)
