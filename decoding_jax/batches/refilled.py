@@ -353,7 +353,7 @@ class Programs:
             rows = self._compiled.begin(inputs)
         if width not in self._begun_shapes:
             self._begun_shapes[width] = jax.eval_shape(lambda x: x, rows)
-        return Group(width, inputs.without_rows(), rows)
+        return Group(width, dataclasses.replace(inputs, given=[]), rows)
 
     def repeat(self, group: Group, count: int) -> refill.Rows:
         return self._compiled.repeat(group.rows, count=count)

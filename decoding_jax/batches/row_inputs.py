@@ -69,10 +69,6 @@ class SplitInputs:
         leaves = [next(of_rows) if is_given else next(shared) for is_given in self.is_given]
         return jax.tree.unflatten(self.structure, leaves).call
 
-    def without_rows(self) -> SplitInputs:
-        """The shared part alone."""
-        return dataclasses.replace(self, given=[])
-
 
 class RowInputMaker:
     """Makes the arguments of a strategy for any of some inputs.

@@ -171,7 +171,8 @@ def limits(stop: Stop, batch_size: int, max_new_tokens: int) -> Array:
 
 def minimum(stop: Stop) -> Array:
     """The minimum number of new tokens of each row, int32 ``[B]`` or ``[1]``."""
-    return jnp.asarray(stop.min_new_tokens, jnp.int32).reshape(-1)
+    least = jnp.asarray(stop.min_new_tokens, jnp.int32)
+    return least if least.ndim else least[None]
 
 
 def is_end_token(stop: Stop, token: Array) -> Array:

@@ -97,11 +97,9 @@ def largest_cosine(context: Context, hidden: Array) -> Array:
       context: the tokens so far.
       hidden: ``[B, k, D]``, of the candidates, of norm 1.
     """
-    # The sum is in float32 and in one fixed order. A matrix product might round to bfloat16.
-    of_parts = jnp.stack([_largest_of(states, hidden) for states in context], axis=-1)
-    return largest(of_parts)[..., 0]
-
-
-def _largest_of(states: States, hidden: Array) -> Array:
-    cosine = exact.sum_last(hidden[:, :, None] * states.hidden[:, None])
-    return largest(jnp.where(states.exists[:, None], cosine, -jnp.inf))[..., 0]
+    of_parts = []
+    for states in context:
+        # The sum is in float32 and in one fixed order. A matrix product might round to bfloat16.
+        cosine = exact.sum_last(hidden[:, :, None] * states.hidden[:, None])
+        of_parts.append(largest(jnp.where(states.exists[:, None], cosine, -jnp.inf)))
+    return largest(jnp.concatenate(of_parts, axis=-1))[..., 0]
