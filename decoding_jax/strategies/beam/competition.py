@@ -255,9 +255,14 @@ def continue_with(
     return Beam(running, pool, is_open), token, parent
 
 
+def join_pools(*pools: Pool) -> Pool:
+    """All entries of all pools, in the order of the pools."""
+    return Pool(*(jnp.concatenate(parts, axis=1) for parts in zip(*pools, strict=True)))
+
+
 def merge_pools(*pools: Pool) -> Pool:
     """The best K of all pools, where K is the size of the first. Ties go to the earlier entry."""
-    joined = Pool(*(jnp.concatenate(parts, axis=1) for parts in zip(*pools, strict=True)))
+    joined = join_pools(*pools)
     score, best = top_k(joined.score, pools[0].score.shape[1])
     return Pool(*(gather_items(part, best) for part in joined))._replace(score=score)
 

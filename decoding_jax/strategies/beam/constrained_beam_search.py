@@ -18,9 +18,9 @@ from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.ops.top_k import top_k
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.beam import competition
-from decoding_jax.strategies.beam.competition import Beam, Pool, first_true
+from decoding_jax.strategies.beam.competition import Beam, Pool, first_true, join_pools
 from decoding_jax.strategies.beam.constraints import Constraints, match_nothing, match_token
-from decoding_jax.strategies.beam.loop import RankedBeams, State, join_pools, split_pool
+from decoding_jax.strategies.beam.loop import RankedBeams, State, split_pool
 
 
 class ConstrainedBeamInfo(NamedTuple):

@@ -32,7 +32,14 @@ from decoding_jax.loop.strategy import Strategy
 from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.logits import are_nan, log_softmax
 from decoding_jax.strategies.beam import competition
-from decoding_jax.strategies.beam.competition import Beam, EarlyStopping, Pool, Rules, still_running
+from decoding_jax.strategies.beam.competition import (
+    Beam,
+    EarlyStopping,
+    Pool,
+    Rules,
+    join_pools,
+    still_running,
+)
 from decoding_jax.strategies.beam.length_penalty import LengthPenalty, check_length_penalty
 from decoding_jax.transforms import carried
 
@@ -308,11 +315,6 @@ class RankedBeams(BeamStrategy):
 def every_hypothesis(rules: Rules, beam: Beam, step: Array) -> Pool:
     """The pool and the running hypotheses of open rows, ``[B, 2 K]``, in no order."""
     return join_pools(beam.pool, still_running(rules, beam, step))
-
-
-def join_pools(*pools: Pool) -> Pool:
-    """All entries of all pools, in the order of the pools."""
-    return Pool(*(jnp.concatenate(parts, axis=1) for parts in zip(*pools, strict=True)))
 
 
 def split_pool(pool: Pool, is_met: Array) -> tuple[Pool, Pool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -59,9 +60,7 @@ def propose(
         shape = (*path.length.shape, vocab_size)
         return model_calls.as_logits(logits, shape, "drafter", function, "[B, W, V]")
 
-    def draw(i: Array | int, logits: Array, tokens: Array, state: Any) -> Drawn:
-        return draw_token(drafter, verifier, inputs, i, logits, tokens, state)
-
+    draw = functools.partial(draw_token, drafter, verifier, inputs)
     min_confidence = getattr(drafter, "min_confidence", 0.0)
     calls = jnp.maximum(inputs.draft_length.max(), 1)
 
