@@ -319,8 +319,8 @@ class DecoderNetwork(nn.Module):
           The hidden states ``[B, 1, C, D]``, and ``prompt`` with the tokens.
         """
         position = first + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None, None]
-        sizes = caches.num_keys(prompt), caches.num_keys(prefix)
-        bias_of = self.prompt_biases(position, *sizes)
+        before = caches.num_keys(prefix)
+        bias_of = self.prompt_biases(position, caches.num_keys(prompt), before)
         after_all, after = self._after(prefix, position)
 
         def cache_of(layer: Any, index: Any, _: None, held: KeyValue) -> view.LayerCache:
