@@ -37,7 +37,7 @@ def prefill(
     lanes: int,
     slots: int,
     name: str = "model",
-    **options: bool,
+    **options: Any,
 ) -> tuple[ModelOutput, Cache]:
     """Runs the prompts, and returns float32 logits ``[B, 1, 1, V]`` and the cache.
 

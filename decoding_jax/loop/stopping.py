@@ -158,7 +158,9 @@ def _classes(strings: StopStrings, tokens: Array) -> Array:
 
 def end_tokens(stop: Stop) -> Array:
     """The end tokens, int32 ``[1, E]`` or ``[B, E]``."""
-    ids = jnp.asarray(() if stop.eos_ids is None else stop.eos_ids, jnp.int32)
+    if stop.eos_ids is None:
+        return jnp.zeros((1, 0), jnp.int32)
+    ids = jnp.asarray(stop.eos_ids, jnp.int32)
     return ids if ids.ndim == 2 else ids[None]
 
 
@@ -177,7 +179,8 @@ def minimum(stop: Stop) -> Array:
 
 def is_end_token(stop: Stop, token: Array) -> Array:
     """Whether ``token [B, W]`` is one of its row's end tokens, bool ``[B, W]``."""
-    return (token[..., None] == end_tokens(stop)[:, None]).any(-1)
+    ends = end_tokens(stop)
+    return (token[..., None] == ends[:, None]).any(-1)
 
 
 def ban_end_tokens(stop: Stop, logits: Array, length: Array) -> Array:
