@@ -10,7 +10,7 @@ import contextlib
 import functools
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -120,29 +120,28 @@ def of_edges(edges: Sequence[Sequence[Edge]], accepting: Sequence[bool]) -> Auto
     return reduced(table, starts, np.array(accepting, bool))
 
 
-def reduced(
-    table: np.ndarray, starts: np.ndarray, accepting: np.ndarray, *, is_split: bool = False
-) -> Automaton:
+def reduced(table: np.ndarray, starts: np.ndarray, accepting: np.ndarray) -> Automaton:
     """The smallest automaton of the texts of a table.
 
     Args:
       table, starts, accepting: as those of an ``Automaton``; texts may lead to no end.
-      is_split: whether states with the same edges are all states that are equal, once they are one.
-        It takes less time to find them.
     """
     if len(starts) == 0:
         table, starts = np.full((len(table), 1), -1, np.int32), np.zeros(1, np.int64)
     columns, place = distinct(table.T)
     small = table[:, columns]
-    source, column = np.nonzero(small >= 0)
+    differs = small >= 0
+    differs[:, 1:] &= small[:, 1:] != small[:, :-1]
+    source, column = np.nonzero(differs)
     target = small[source, column]
-    useful = reaching(accepting, source, target)
+    distance = distances(accepting, source, target)
+    useful = distance >= 0
     begins = np.zeros(len(table), bool)
     begins[0] = True
     useful = (useful & reaching(begins, target, source)) | begins
     number = np.append(np.where(useful, np.cumsum(useful) - 1, -1), -1)
-    small, accepting = number[small[useful]], accepting[useful]
-    found = (_equal_rows if is_split else _equal_states)(small, accepting)
+    small, accepting, distance = number[small[useful]], accepting[useful], distance[useful]
+    found = _equal_states(small, accepting, distance)
     _, first, state = np.unique(found, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
     rank = np.empty_like(order)
@@ -154,41 +153,32 @@ def reduced(
     return Automaton(wide[:, kept], np.asarray(starts)[kept], accepting[np.sort(first)])
 
 
-def _equal_states(table: np.ndarray, accepting: np.ndarray) -> np.ndarray:
+def _equal_states(table: np.ndarray, accepting: np.ndarray, distance: np.ndarray) -> np.ndarray:
     """The class of each state, of those that accept the same texts (Hopcroft 1971).
 
-    Where a class is divided, its largest part keeps the number, and only states that lead to the
-    other parts are looked at again.
+    Equal states have texts that begin with the same symbols, and whose shortest has the same
+    length, ``distance``. Most states are alone with theirs. Where a class is divided, its largest
+    part keeps the number, and only states that lead to the other parts are looked at again.
     """
     live = table >= 0
-    source, column = np.nonzero(live)
+    differs = live.copy()
+    differs[:, 1:] &= table[:, 1:] != table[:, :-1]
+    source, column = np.nonzero(differs)
     target = table[source, column]
-    before, bounds = _by_target(source, target, len(table))
-    state = np.append(accepting.astype(np.int64), -1)  # -1, no state, is the last entry
-    sizes = {0: int((~accepting).sum()), 1: int(accepting.sum())}
-    rows: list[tuple[bytes, list[int]]] | None = None
+    before = _Sources(source, target, len(table))
+    alike = distinct(np.column_stack([accepting, distance, distinct(live)[1]]))[1]
+    state = np.append(alike, -1)  # -1, no state, is the last entry
+    sizes, count = np.bincount(alike, minlength=len(table) + 1), int(alike.max()) + 1
     dirty = np.arange(len(table))
-    while len(dirty):
-        if len(dirty) > _FEW:
-            both = np.concatenate([state[dirty, None], state[table[dirty]]], axis=1)
-            _, index = distinct(both)
-            order = np.argsort(index, kind="stable")
-            groups = np.split(dirty[order], np.flatnonzero(np.diff(index[order])) + 1)
-        else:
-            if rows is None:  # where edges are, and what they lead to: most states have few
-                rows = [
-                    (has.tobytes(), row[has].tolist()) for has, row in zip(live, table, strict=True)
-                ]
-            found: dict[Any, list[int]] = {}
-            for one in dirty.tolist():
-                has, targets = rows[one]
-                key = state.item(one), has, *[state.item(to) for to in targets]
-                found.setdefault(key, []).append(one)
-            groups = [np.array(group) for group in found.values()]
-        parts: dict[int, list[np.ndarray]] = {}
-        for group in groups:
-            parts.setdefault(int(state[group[0]]), []).append(group)
-        changed = []
+    while len(dirty := dirty[sizes[state[dirty]] > 1]):
+        keys = np.column_stack([state[dirty], state[table[dirty]]])
+        groups: dict[bytes, list[int]] = {}
+        for one, key in zip(dirty.tolist(), keys, strict=True):
+            groups.setdefault(key.tobytes(), []).append(one)
+        parts: dict[int, list[list[int]]] = {}
+        for group in groups.values():
+            parts.setdefault(state.item(group[0]), []).append(group)
+        changed: list[int] = []
         for number, split in parts.items():
             rest = sizes[number] - sum(map(len, split))
             split.sort(key=len)
@@ -196,40 +186,45 @@ def _equal_states(table: np.ndarray, accepting: np.ndarray) -> np.ndarray:
                 largest = split.pop()
                 if rest:
                     members = state[:-1] == number
-                    members[largest] = False
-                    for group in split:
+                    for group in (largest, *split):
                         members[group] = False
-                    split.append(np.flatnonzero(members))
+                    split.append(np.flatnonzero(members).tolist())
             for group in split:
-                state[group] = len(sizes)
+                state[group] = count
                 sizes[number] -= len(group)
-                sizes[len(sizes)] = len(group)
-                changed.append(group)
+                sizes[count] = len(group)
+                count += 1
+                changed += group
         if not changed:
             break
-        moved = np.concatenate(changed)
-        count = bounds[moved + 1] - bounds[moved]
-        place = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count - bounds[moved], count)
-        dirty = np.unique(before[place])
+        dirty = before.all_of(np.array(changed))
     return state[:-1]
 
 
-def _equal_rows(table: np.ndarray, accepting: np.ndarray) -> np.ndarray:
-    """The class of each state, of those that have the same edges to classes."""
-    state = np.arange(len(table) + 1)
-    state[-1] = -1
-    while True:
-        # The classes are those of the states before, so that equal ones remain so.
-        first, after = distinct(np.column_stack([accepting, state[table]]))
-        if np.array_equal(first[after], state[:-1]):
-            return state[:-1]
-        state[:-1] = first[after]
+class _Sources:
+    """Where edges come from.
 
+    Args:
+      source, target: int ``[E]``, the states that edges leave and lead to.
+      count: the number of states.
+    """
 
-def _by_target(source: np.ndarray, target: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The sources of edges by their targets, and where those of each target begin."""
-    order = np.argsort(target, kind="stable")
-    return np.asarray(source)[order], np.searchsorted(target[order], np.arange(count + 1))
+    def __init__(self, source: np.ndarray, target: np.ndarray, count: int):
+        order = np.argsort(target, kind="stable")
+        self._source = source[order]
+        self._bounds = np.searchsorted(target[order], np.arange(count + 1))
+
+    def all_of(self, targets: np.ndarray) -> np.ndarray:
+        """The different states that have an edge to some others."""
+        begin, end = self._bounds[targets], self._bounds[targets + 1]
+        if len(targets) <= _FEW:
+            found = set[int]()
+            for low, high in zip(begin.tolist(), end.tolist(), strict=True):
+                found.update(self._source[low:high].tolist())
+            return np.array(sorted(found), np.int64)
+        count = end - begin
+        place = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count - begin, count)
+        return np.unique(self._source[place])
 
 
 @functools.cache
@@ -266,7 +261,12 @@ def distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def reaching(accepting: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """The states from which edges lead to an accepting one, bool ``[S]``.
+    """The states from which edges lead to an accepting one, bool ``[S]``."""
+    return distances(accepting, source, target) >= 0
+
+
+def distances(accepting: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """How many edges lead from each state to an accepting one at least; -1 where none do.
 
     Args:
       accepting: bool ``[S]``.
@@ -274,18 +274,16 @@ def reaching(accepting: np.ndarray, source: np.ndarray, target: np.ndarray) -> n
       target: int ``[E]``, the state that it leads to.
 
     Example:
-      >>> reaching(np.array([False, True, False]), np.array([0, 1]), np.array([1, 2])).tolist()
-      [True, True, False]
+      >>> distances(np.array([False, True, False]), np.array([0, 1]), np.array([1, 2])).tolist()
+      [1, 0, -1]
     """
-    before, bounds = _by_target(source, target, len(accepting))
-    found = accepting.copy()
-    queue = np.flatnonzero(found)
+    before = _Sources(source, target, len(accepting))
+    found = np.where(accepting, 0, -1)
+    queue, count = np.flatnonzero(accepting), 0
     while len(queue):
-        begin, count = bounds[queue], bounds[queue + 1] - bounds[queue]
-        place = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count - begin, count)
-        queue = np.unique(before[place])
-        queue = queue[~found[queue]]
-        found[queue] = True
+        queue, count = before.all_of(queue), count + 1
+        queue = queue[found[queue] < 0]
+        found[queue] = count
     return found
 
 

@@ -105,7 +105,7 @@ def _read_by(reader: Automaton, automaton: Automaton, columns: np.ndarray) -> Au
     # Symbols after the bytes lead nowhere.
     table = np.append(table, np.full((len(table), 1), -1, np.int32), axis=1)
     starts = np.append(reader.starts[is_byte], 256)
-    return automata.reduced(table, starts, accepting.ravel(), is_split=True)
+    return automata.reduced(table, starts, accepting.ravel())
 
 
 @functools.lru_cache(256)
