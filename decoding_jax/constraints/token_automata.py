@@ -119,6 +119,9 @@ def _pruned(
     return kept, numbers, bool(useful[list(starts)].any())
 
 
+_OfList = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
 class Classes:
     """Classes of texts that lead from each state to the same place; states come part by part.
 
@@ -152,27 +155,42 @@ class Classes:
 
     def finished(self) -> tuple[np.ndarray, np.ndarray]:
         """The class of each text and of an empty one, and int32 ``[states, C]``, their codes."""
+        single = np.concatenate([np.zeros((3, 0), np.int64), *self._single], axis=1)
+        by_list = [*self._by_list()]
         for seed in range(8):
-            number, table = self._tabled(seed)
-            if self._is_whole(number, table):
+            number, table = self._tabled(seed, single, by_list)
+            if table is not None:
                 return number, table
         raise RuntimeError("two texts lead from a state by one path")
 
-    def _tabled(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Classes of texts with the same sum of random numbers, one for each state and code."""
-        state, text, code = self._pairs()
+    def _tabled(
+        self, seed: int, single: np.ndarray, by_list: Sequence[_OfList]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Classes of texts with the same sum of random numbers, one for each state and code.
+
+        There is no table where it would not have all codes and no others: sums of different
+        numbers may be equal.
+        """
+        state, text, code = single
         mixed = np.zeros(self._count + 1, np.uint64)
         np.add.at(mixed, text, _mixed(state, code, seed))
-        for texts, states, codes in self._by_list():
+        for texts, states, codes in by_list:
             mixed[texts] += _mixed(states, codes, seed).sum(dtype=np.uint64)
         first, number = distinct(mixed.view(np.int64)[:, None])
+        columns = [different(number[texts], len(first)) for texts, *_ in by_list]
         table = np.full((self._states, len(first)), -1, np.int32)
         table[state, number[text]] = code
-        for texts, states, codes in self._by_list():
-            table[states[:, None], different(number[texts], len(first))] = codes[:, None]
-        return number, table
+        for column, (_, states, codes) in zip(columns, by_list, strict=True):
+            table[states[:, None], column] = codes[:, None]
+        is_same = bool((table[state, number[text]] == code).all())
+        for column, (_, states, codes) in zip(columns, by_list, strict=True):
+            is_same &= bool((table[states[:, None], column] == codes[:, None]).all())
+        edges = len(state) + sum(len(texts) * len(states) for texts, states, _ in by_list)
+        sizes = np.bincount(number, minlength=len(first))
+        is_whole = is_same and edges == int(((table != -1).sum(axis=0) * sizes).sum())
+        return number, table if is_whole else None
 
-    def _by_list(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    def _by_list(self) -> Iterator[_OfList]:
         """Lists of texts, with states and codes."""
         state, number, code = np.concatenate([np.zeros((3, 0), np.int64), *self._shared], axis=1)
         order = np.argsort(number, kind="stable")
@@ -180,21 +198,6 @@ class Classes:
         state, code = state[order], code[order]
         for texts, (begin, end) in zip(self._lists, itertools.pairwise(bounds), strict=True):
             yield texts, state[begin:end], code[begin:end]
-
-    def _is_whole(self, number: np.ndarray, table: np.ndarray) -> bool:
-        """Whether a table has all codes and no others: sums of different ones may be equal."""
-        state, text, code = self._pairs()
-        is_same = bool((table[state, number[text]] == code).all())
-        edges = len(state)
-        for texts, states, codes in self._by_list():
-            columns = different(number[texts], table.shape[1])
-            is_same &= bool((table[states[:, None], columns] == codes[:, None]).all())
-            edges += len(texts) * len(states)
-        sizes = np.bincount(number, minlength=table.shape[1])
-        return is_same and edges == int(((table != -1).sum(axis=0) * sizes).sum())
-
-    def _pairs(self) -> np.ndarray:
-        return np.concatenate([np.zeros((3, 0), np.int64), *self._single], axis=1)
 
 
 def different(numbers: np.ndarray, count: int) -> np.ndarray:

@@ -9,11 +9,12 @@ other automata of the vocabulary, until there are many; small ones are followed 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import weakref
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,7 +24,6 @@ _BROAD = 32  # bytes that lead to one place, of which those of names may be told
 _MANY = 4096  # texts, from which those after each byte of a name are a set of their own
 _SEVERAL = 8  # kinds of places, from which that is worth it
 _OF_NAMES = np.isin(np.arange(256), [*b"$-./@_ 0123456789", *range(65, 91), *range(97, 123)])
-_EACH = np.eye(256, dtype=bool)
 _MOST_KEPT = 1 << 24  # nodes of all sets that a trie remembers, each of a few bytes
 
 
@@ -69,7 +69,6 @@ class NodeSet:
       nodes: int ``[n]``, sorted.
       texts: the texts that end at them.
       children, bytes: their children, and the byte that leads to each.
-      has: bool ``[256]``, which bytes these are.
       size: how many texts begin with those of the nodes.
       held: how many nodes these are, with the children.
       number: one of its own.
@@ -81,10 +80,42 @@ class NodeSet:
         self.texts = ends[ends >= 0]
         self.children = ranges(trie.begin[nodes], trie.children[nodes])
         self.bytes = trie.byte[self.children]
-        self.has = np.zeros(256, bool)
-        self.has[self.bytes] = True
         self.size = int(trie.size[nodes].sum())
         self.held = len(nodes) + len(self.children)
+
+
+class Kind(NamedTuple):
+    """What bytes do to some places.
+
+    Attributes:
+      key: tells kinds apart.
+      same: the bytes that change nothing, bool ``[256]``, or None.
+      bytes: one byte of each set of other ones that lead to one place.
+      set_of: int ``[256]``, the set of each byte, or -1.
+      tells_names: whether many bytes lead to one place, of which some that names have are none.
+        Schemas differ in these, so that sets of what follows would serve one schema alone.
+    """
+
+    key: bytes
+    same: np.ndarray | None
+    bytes: np.ndarray
+    set_of: np.ndarray
+    tells_names: bool
+
+
+class After(NamedTuple):
+    """What comes after nodes by the bytes of a kind.
+
+    Attributes:
+      sets: those of many texts, each after a byte.
+      nodes, bytes: all nodes of the others, and the byte of each.
+      held: how many nodes these are.
+    """
+
+    sets: list[tuple[int, NodeSet]]
+    nodes: np.ndarray
+    bytes: np.ndarray
+    held: int
 
 
 class Trie:
@@ -138,9 +169,9 @@ class Trie:
         self.size = self.last - self.first
         self._sets: weakref.WeakValueDictionary[bytes, NodeSet] = weakref.WeakValueDictionary()
         self._alone: dict[int, NodeSet] = {}
-        self._steps: dict[tuple[int, bytes, bool], NodeSet] = {}  # by their last use
+        self._steps: dict[tuple[int, bytes, bool], Any] = {}  # by their last use
         self._count = itertools.count()  # of the sets that there have been
-        self._held = 0  # nodes of the sets of all steps
+        self._held = 0  # nodes of what all steps lead to
 
     def places(self, texts: Sequence[bytes]) -> np.ndarray:
         """Where each text is among the different ones, which an empty text comes after."""
@@ -162,20 +193,41 @@ class Trie:
             self._alone[node] = self.set_of(np.array([node]))
         return self._alone[node]
 
-    def after(self, some: NodeSet, mask: np.ndarray, repeat: bool = False) -> NodeSet:
-        """The nodes after some bytes of a mask ``[256]``: one, or as many as there are."""
-        key = some.number, mask.tobytes(), repeat
+    def after(self, some: NodeSet, kind: Kind) -> After:
+        """What comes after some nodes by each set of bytes of a kind."""
+
+        def find() -> After:
+            number = kind.set_of[some.bytes]
+            known = number >= 0
+            size = self.size[some.children[known]]
+            count = np.bincount(number[known], weights=size, minlength=len(kind.bytes))
+            few = np.append(count <= _FEW, False)[number]
+            of_many = np.flatnonzero(count > _FEW).tolist()
+            byte = kind.bytes.tolist()
+            sets = [(byte[i], self.set_of(some.children[number == i])) for i in of_many]
+            held = sum(one.held for _, one in sets) + int(few.sum())
+            return After(sets, some.children[few], kind.bytes[number[few]], held)
+
+        return self._step((some.number, kind.key, False), find)
+
+    def repeated(self, some: NodeSet, same: np.ndarray) -> NodeSet:
+        """The nodes after any number of some bytes, of a mask ``[256]``."""
+
+        def find() -> NodeSet:
+            nodes, parts = some.children[same[some.bytes]], [some.nodes]
+            while len(nodes):
+                parts.append(nodes)
+                nodes = ranges(self.begin[nodes], self.children[nodes])
+                nodes = nodes[same[self.byte[nodes]]]
+            return self.set_of(np.sort(np.concatenate(parts)))
+
+        return self._step((some.number, same.tobytes(), True), find)
+
+    def _step(self, key: tuple[int, bytes, bool], find: Callable[[], Any]) -> Any:
+        """What is remembered of a step, or found."""
         found = self._steps.pop(key, None)
         if found is None:
-            nodes = some.children[mask[some.bytes]]
-            if repeat:
-                parts = [some.nodes]
-                while len(nodes):
-                    parts.append(nodes)
-                    nodes = ranges(self.begin[nodes], self.children[nodes])
-                    nodes = nodes[mask[self.byte[nodes]]]
-                nodes = np.sort(np.concatenate(parts))
-            found = self.set_of(nodes)
+            found = find()
             self._held += found.held
             while self._held > _MOST_KEPT and self._steps:
                 self._held -= self._steps.pop(next(iter(self._steps))).held
@@ -191,32 +243,21 @@ def ranges(begin: np.ndarray, count: np.ndarray) -> np.ndarray:
     )
 
 
-class _Kind(NamedTuple):
-    """What bytes do to some places.
-
-    Attributes:
-      same: the bytes that change nothing, bool ``[256]``, or None.
-      bytes: one byte of each set of other ones that lead to one place.
-      masks: these sets, bool ``[n, 256]``.
-      tells_names: whether many bytes lead to one place, of which some that names have are none.
-        Schemas differ in these, so that sets of what follows would serve one schema alone.
-    """
-
-    same: np.ndarray | None
-    bytes: np.ndarray
-    masks: np.ndarray
-    tells_names: bool
-
-
-def _kind(blocks: np.ndarray) -> _Kind:
+@functools.lru_cache(1024)
+def _kind(key: bytes) -> Kind:
     """The kind of a place, by the first byte that leads where each does; -1 nowhere, -2 back."""
+    blocks = np.frombuffer(key, np.int16)
     bytes_ = np.unique(blocks[blocks >= 0])
     same, masks = blocks == -2, blocks == bytes_[:, None]
     named = (masks & _OF_NAMES).sum(axis=1)
     some_names = (masks.sum(axis=1) > _BROAD) & (named > 0) & (named < _OF_NAMES.sum())
     is_repeated = bool(same.any())
     tells_names = not is_repeated and bool(some_names.any())
-    return _Kind(same if is_repeated else None, bytes_, masks, tells_names)
+    set_of = np.where(blocks < 0, -1, np.searchsorted(bytes_, blocks))
+    return Kind(key, same if is_repeated else None, bytes_, set_of, tells_names)
+
+
+_NAMES = _kind(np.where(_OF_NAMES, np.arange(256), -1).astype(np.int16).tobytes())
 
 
 class Walk:
@@ -227,7 +268,7 @@ class Walk:
         self._first = np.unique(steps.byte_class, return_index=True)[1]  # byte of each class
         self._kind = np.zeros(0, np.int64)  # which bytes do the same to each place, or -1
         self._kinds: dict[bytes, int] = {}
-        self._all_kinds: list[_Kind] = []
+        self._all_kinds: list[Kind] = []
 
     def edges(self, starts: np.ndarray) -> Edges:
         """Where texts lead from the places ``starts``; edges have the numbers of these."""
@@ -274,30 +315,36 @@ class Walk:
             own = np.flatnonzero(number_of == number)
             begins, at = starts[own], places[own]
             kind = self._all_kinds[number]
-            nodes = some if kind.same is None else self._trie.after(some, kind.same, repeat=True)
+            nodes = some if kind.same is None else self._trie.repeated(some, kind.same)
             if len(nodes.texts):
                 one = len(self._lists), nodes.texts
                 number_of_list, _ = self._lists.setdefault(nodes.number, one)
                 self._shared.append(np.stack([begins, np.full_like(begins, number_of_list), at]))
-            masks = kind.masks & nodes.has
             if number in by_names:
-                masks &= ~_OF_NAMES
+                set_of = np.where(_OF_NAMES, -1, kind.set_of)
+                kind = kind._replace(key=kind.key + b"-", set_of=set_of)
                 named.append(own)
-            for i in np.flatnonzero(masks.any(axis=1)).tolist():
-                after = self._trie.after(nodes, masks[i])
-                self._put(after, begins, self._steps.table[at, kind.bytes[i]])
+            self._go_on(nodes, kind, begins, at)
         if named:
             own = np.concatenate(named)
-            for byte in np.flatnonzero(_OF_NAMES & some.has).tolist():
-                then = self._steps.table[places[own], byte]
-                if (then >= 0).any():
-                    after = self._trie.after(some, _EACH[byte])
-                    self._put(after, starts[own[then >= 0]], then[then >= 0])
+            self._go_on(some, _NAMES, starts[own], places[own])
+
+    def _go_on(self, some: NodeSet, kind: Kind, starts: np.ndarray, places: np.ndarray) -> None:
+        """Follows all bytes of a kind from some nodes."""
+        after, table = self._trie.after(some, kind), self._steps.table
+        for byte, nodes in after.sets:
+            then = table[places, byte]
+            live = then >= 0
+            self._put(nodes, starts[live], then[live])
+        if len(after.nodes):
+            then = table[places[:, None], after.bytes]
+            pair, node = np.nonzero(then >= 0)
+            self._alone.append(np.stack([starts[pair], after.nodes[node], then[pair, node]]))
 
     def _kind_of(self, places: np.ndarray) -> np.ndarray:
         """A number for each place, of those whose bytes lead to one place alike."""
-        more = len(self._steps.table) - len(self._kind)
-        self._kind = np.pad(self._kind, (0, more), constant_values=-1)
+        if more := len(self._steps.table) - len(self._kind):
+            self._kind = np.append(self._kind, np.full(more, -1))
         new = np.unique(places[self._kind[places] < 0])
         if len(new):
             rows = self._steps.table[new][:, self._first]
@@ -306,16 +353,18 @@ class Walk:
             changed = np.ones(rows.shape, bool)
             changed[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
             begin = np.maximum.accumulate(np.where(changed, np.arange(rows.shape[1]), 0), 1)
-            block = np.empty_like(rows)  # the first class of bytes that does the same
-            np.put_along_axis(block, order, np.take_along_axis(order, begin, 1).astype(np.int32), 1)
-            block[rows < 0] = -1
-            block[rows == new[:, None]] = -2
-            for one, row in zip(new.tolist(), block, strict=True):
+            blocks = np.empty_like(rows)  # the first class of bytes that does the same
+            last = np.take_along_axis(order, begin, 1).astype(np.int32)
+            np.put_along_axis(blocks, order, last, 1)
+            blocks[rows < 0] = -1
+            blocks[rows == new[:, None]] = -2
+            for one, row in zip(new.tolist(), blocks, strict=True):
                 key = row.tobytes()
                 if key not in self._kinds:
                     self._kinds[key] = len(self._all_kinds)
                     first = np.where(row < 0, row, self._first[row])
-                    self._all_kinds.append(_kind(first[self._steps.byte_class]))
+                    block = first[self._steps.byte_class].astype(np.int16)
+                    self._all_kinds.append(_kind(block.tobytes()))
                 self._kind[one] = self._kinds[key]
         return self._kind[places]
 

@@ -401,13 +401,14 @@ def packed_bytes(allowed: np.ndarray, token_class: np.ndarray) -> np.ndarray:
       allowed: bool ``[U, C]``, the classes that each row allows.
       token_class: int ``[V]``, the class of each token.
     """
-    rows = np.pad(allowed, [(0, 0), (0, 1)]).view(np.uint8)
+    # The bits of one class lie together, since they are taken together.
+    rows = np.ascontiguousarray(np.pad(allowed, [(0, 0), (0, 1)]).T).view(np.uint8)
     filling = -len(token_class) % (8 * _LANES)
     column = np.pad(token_class, (0, filling), constant_values=allowed.shape[1]).reshape(8, -1)
-    packed = np.take(rows, column[0], axis=1)
+    packed = rows[column[0]]
     for bit in range(1, 8):
-        packed |= np.take(rows << np.uint8(bit), column[bit], axis=1)
-    return packed
+        packed |= (rows << np.uint8(bit))[column[bit]]
+    return np.ascontiguousarray(packed.T)
 
 
 def _table(sequences: Sequence[Sequence[int]] | np.ndarray, ends: tuple[int, ...]) -> np.ndarray:
