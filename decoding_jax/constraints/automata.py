@@ -138,7 +138,7 @@ def reduced(table: np.ndarray, starts: np.ndarray, accepting: np.ndarray) -> Aut
     useful = distance >= 0
     begins = np.zeros(len(table), bool)
     begins[0] = True
-    useful = (useful & reaching(begins, target, source)) | begins
+    useful = (useful & (distances(begins, target, source) >= 0)) | begins
     number = np.append(np.where(useful, np.cumsum(useful) - 1, -1), -1)
     small, accepting, distance = number[small[useful]], accepting[useful], distance[useful]
     found = _equal_states(small, accepting, distance)
@@ -258,11 +258,6 @@ def distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     return first[order], rank[index.ravel()]
-
-
-def reaching(accepting: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """The states from which edges lead to an accepting one, bool ``[S]``."""
-    return distances(accepting, source, target) >= 0
 
 
 def distances(accepting: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ import numpy as np
 
 from decoding_jax import fields
 from decoding_jax.constraints import automata
-from decoding_jax.constraints.automata import Automaton, TooManyStatesError, distinct, reaching
+from decoding_jax.constraints.automata import Automaton, TooManyStatesError, distances, distinct
 from decoding_jax.constraints.counted import Counted, Place
 from decoding_jax.constraints.expressions import Expression, Symbols
 
@@ -271,15 +271,14 @@ class Network:
 
     def bytes_read(self) -> list[int]:
         """The bytes that texts may have."""
-        reached = np.zeros(len(self.table), bool)
-        queue = [self.starts[0]]
+        table, reached, queue = self.table.tolist(), set[int](), [self.starts[0]]
         for place in queue:  # which grows
-            if not reached[place]:
-                reached[place] = True
-                queue += self.table[place][self.table[place] >= 0].tolist()
+            if place not in reached:
+                reached.add(place)
+                queue += {*table[place]} - {-1}
                 for definition, after in self.calls[place]:
                     queue += [self.starts[definition], after]
-        found = np.greater_equal(self.table[reached], 0).any(axis=0)
+        found = np.greater_equal(self.table[[*reached]], 0).any(axis=0)
         return np.flatnonzero(np.take(found, self.byte_class)).tolist()
 
     def endless(self) -> ValueError:
@@ -289,7 +288,7 @@ class Network:
     def _useful(self, table: np.ndarray, accepting: np.ndarray) -> Automaton:
         """The automaton over bytes without the states from which no text ends."""
         source, column = np.nonzero(table >= 0)
-        useful = reaching(accepting, source, table[source, column])
+        useful = distances(accepting, source, table[source, column]) >= 0
         if not useful[0]:
             raise self.endless()
         kept = np.append(np.where(useful, np.cumsum(useful) - 1, -1), -1).astype(np.int32)

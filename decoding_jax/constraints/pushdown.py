@@ -91,12 +91,10 @@ class Machine:
         if len(self.counted) > _MOST_COUNTED or self._counted & _may_be_empty(network):
             raise AmbiguousError
         self._next = network.table.tolist()
-        self._reads: list[list[int]] = [[] for _ in self._next]  # classes of bytes, of each place
-        for place, column in np.argwhere(network.table >= 0).tolist():
-            self._reads[place].append(column)
         self._tails: defaultdict[int, set[int]] = defaultdict(set)  # what definitions end with
         for owner, calls in zip(network.owner, network.calls, strict=True):
             self._tails[owner] |= {other for other, after in calls if network.only_ends[after]}
+        self._within = [self._find_within(one) for one in self.counted]
         self._met_opened = self._find_opened()
         self._needs = _needs(network, self.counted, self._met_opened)
         # The caches are those of one machine, and go with it.
@@ -148,9 +146,8 @@ class Machine:
 
     def may_be_on(self, state: int, frame: int) -> bool:
         """Whether a waiting state may be met with this frame on top."""
-        owner, known = self._network.owner, self._above[frame]
-        bases = {owner[above[-1][1] if above else place] for place, above in self.sets[state]}
-        return bases <= set().union(*(self._tail_calls(one) for one in known))
+        known = self._above[frame]
+        return self._bases(self.sets[state]) <= set().union(*map(self._tail_calls, known))
 
     def choices(self, state: int) -> tuple[list[Members], list[int]]:
         """What bytes lead to that do not do the same, and which of it each class of bytes does.
@@ -158,19 +155,16 @@ class Machine:
         Bytes that may not follow the state, which does not wait, do -1.
         """
         members = sorted(self.sets[state], key=_order)
-        rows = [self._next[place] for place, _ in members]
+        columns = [*zip(*(self._next[place] for place, _ in members), strict=True)]
         number: dict[tuple[int, ...], int] = {}
         found: list[Members] = []
-        of_class = [-1] * len(rows[0])
-        for column in sorted({*itertools.chain(*(self._reads[place] for place, _ in members))}):
-            targets = tuple([row[column] for row in rows])
-            if targets not in number:
+        for targets in dict.fromkeys(columns):
+            both = zip(targets, members, strict=True)
+            after = {(to, above) for to, (_, above) in both if to >= 0}
+            if after:
                 number[targets] = len(found)
-                both = zip(targets, members, strict=True)
-                after = {(to, above) for to, (_, above) in both if to >= 0}
                 found.append(tuple(sorted(after, key=_order)) if len(after) > 1 else tuple(after))
-            of_class[column] = number[targets]
-        return found, of_class
+        return found, [number.get(targets, -1) for targets in columns]
 
     def after(self, members: Members, room: Room) -> tuple[int, tuple[int, ...]] | None:
         """What a byte does that leads to some members.
@@ -187,20 +181,43 @@ class Machine:
             kept.remove(max(kept, key=lambda member: self._opens(member[1])))
         return self._pushed(tuple(kept)) if kept else None
 
+    def after_one(self, members: Members) -> int | None:
+        """The state after a byte that leads to one place on the common stack, whatever the room."""
+        [(place, above), *others] = members
+        if others or above or self._needs_of(place, None) != {self._none()}:
+            return None
+        return self._settled(members)
+
     def least_needed(self, state: int, choices: Iterable[Members]) -> Room:
         """The room of which less is never met with a state.
 
-        It is all that there is where nothing is on the stack; elsewhere a text has to be able to
-        end with it.
+        It is all that there is where no frame on the stack may open the counted definition;
+        elsewhere a text has to be able to end with it.
 
         Args:
           state: one that does not wait.
           choices: those of the state.
         """
-        if any(above and above[-1][1] < 0 for _, above in self.sets[state]):
-            return (self._network.max_depth or 1,) * len(self.counted)
+        whole, bases = self._network.max_depth or 1, self._bases(self.sets[state])
+        is_below = [bool(bases & within) for within in self._within]
+        if not any(is_below):
+            return (whole,) * len(is_below)
         needs = {need for members in choices for _, some in self._options(members) for need in some}
-        return tuple(map(min, zip(*needs, strict=True))) if needs else self._none()
+        least = tuple(map(min, zip(*needs, strict=True))) if needs else self._none()
+        return tuple(n if below else whole for n, below in zip(least, is_below, strict=True))
+
+    def _bases(self, members: Iterable[Member]) -> set[int]:
+        """The definitions on the frame on top of the common stack; -1 below the bottom frame."""
+        bases = (above[-1][1] if above else place for place, above in members)
+        return {self._network.owner[base] if base >= 0 else -1 for base in bases}
+
+    def _find_within(self, definition: int) -> set[int]:
+        """The definitions that a definition may have within it, itself included."""
+        found, calls = {definition}, zip(self._network.owner, self._network.calls, strict=True)
+        inner = [(owner, {other for other, _ in some}) for owner, some in calls if some]
+        while more := {o for owner, some in inner if owner in found for o in some} - found:
+            found |= more
+        return found
 
     def _find_needed(self, members: Members) -> Room:
         """The room with which a byte does what it does with any larger one."""
@@ -279,8 +296,7 @@ class Machine:
         """The state of some members, without the frames that they have in common; and those."""
         rest, pushed = self._divided(members)
         frames = tuple(map(self._numbered, pushed))
-        owner = self._network.owner
-        above = {owner[frames_[-1][1] if frames_ else place] for place, frames_ in rest}
+        owner, above = self._network.owner, self._bases(rest)
         for frame, words in zip(frames, pushed, strict=True):
             self._above[frame] |= above
             above = {owner[word[-1][1]] for word in words}
@@ -491,7 +507,7 @@ def _needs(
     """
     none = (0,) * len(counted)
     keys = [(place, found) for place, one in enumerate(network.owner) for found in met_opened[one]]
-    following = [sorted(set(row[row >= 0].tolist())) for row in network.table]
+    following = [sorted({*row} - {-1}) for row in network.table.tolist()]
     before: defaultdict[tuple[int, frozenset[int]], set[tuple[int, frozenset[int]]]]
     before = defaultdict(set)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from decoding_jax.batches.widths import round_up
-from decoding_jax.constraints.automata import Automaton, distinct, reaching
+from decoding_jax.constraints.automata import Automaton, distances, distinct
 from decoding_jax.constraints.tries import Trie, Walk
 from decoding_jax.text.token_texts import TokenTexts
 from decoding_jax.transforms import CompressedAutomaton, PrefixAllowedTokens
@@ -112,8 +112,8 @@ def _pruned(
     edges = np.divmod(np.unique(source * len(table) + table[source, column]), len(table))
     begins = np.zeros(len(table), bool)
     begins[list(starts)] = True
-    useful = reaching(final, *edges)
-    used = useful & reaching(begins, *edges[::-1]) | begins
+    useful = distances(final, *edges) >= 0
+    used = useful & (distances(begins, *edges[::-1]) >= 0) | begins
     numbers = np.where(used, np.cumsum(used) - 1, -1)
     kept = np.where(useful[table[used]] & (table[used] >= 0), numbers[table[used]], -1)
     return kept, numbers, bool(useful[list(starts)].any())

@@ -199,6 +199,9 @@ class _Runs:
     def _find_plain(self, members: Members) -> tuple[int, Room | None]:
         """The state after what leads to some members, or -1, and the room that it needs."""
         machine = self.machine
+        one = machine.after_one(members)
+        if one is not None and not machine.is_waiting(one):
+            return one, None
         after, need = machine.after(members, self._ample), machine.needed(members)
         is_plain = after is not None and not after[1] and not machine.is_waiting(after[0])
         return after[0] if after and is_plain else -1, need if any(need) else None
@@ -683,15 +686,18 @@ def _rows_of_bits(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
       Different rows bool ``[U, C]``; int ``[T]``, which of them has those that ask for none; int
       ``[T, A]``, the ways, or -1; and int ``[T, A]``, which of the rows has those that ask so.
     """
-    ways = [np.unique(row[row <= -2]).tolist() for row in table]
-    most = round_up(max(map(len, ways)) or 1)
-    asked = np.array([[-2 - way for way in each] + [-1] * (most - len(each)) for each in ways])
-    rows = [*np.greater_equal(table, 0), np.zeros(table.shape[1], bool)]
-    rows += [table[i] == way for i, each in enumerate(ways) for way in each]
-    first, number = distinct(np.array(rows).astype(np.int32))
+    row, column = np.nonzero(table <= -2)
+    row, way = np.divmod(np.unique(row << 32 | -2 - table[row, column].astype(np.int64)), 1 << 32)
+    count = np.bincount(row, minlength=len(table))
+    place = np.arange(len(row)) - (np.cumsum(count) - count)[row]
+    asked = np.full((len(table), round_up(int(count.max()) or 1)), -1)
+    asked[row, place] = way
+    none = np.zeros((1, table.shape[1]), bool)
+    rows = np.concatenate([table >= 0, none, table[row] == -2 - way[:, None]])
+    first, number = distinct(rows)
     asked_row = np.full(asked.shape, number[len(table)])
-    asked_row[asked >= 0] = number[len(table) + 1 :]
-    return np.array(rows)[first], number[: len(table)], asked, asked_row
+    asked_row[row, place] = number[len(table) + 1 :]
+    return rows[first], number[: len(table)], asked, asked_row
 
 
 def _distinct_rows(table: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -103,19 +103,8 @@ class Kind(NamedTuple):
     tells_names: bool
 
 
-class After(NamedTuple):
-    """What comes after nodes by the bytes of a kind.
-
-    Attributes:
-      sets: those of many texts, each after a byte.
-      nodes, bytes: all nodes of the others, and the byte of each.
-      held: how many nodes these are.
-    """
-
-    sets: list[tuple[int, NodeSet]]
-    nodes: np.ndarray
-    bytes: np.ndarray
-    held: int
+After = tuple[list[tuple[int, NodeSet]], np.ndarray, np.ndarray]
+"""Sets of many texts, each after a byte; and all nodes of the others, with the byte of each."""
 
 
 class Trie:
@@ -169,7 +158,7 @@ class Trie:
         self.size = self.last - self.first
         self._sets: weakref.WeakValueDictionary[bytes, NodeSet] = weakref.WeakValueDictionary()
         self._alone: dict[int, NodeSet] = {}
-        self._steps: dict[tuple[int, bytes, bool], Any] = {}  # by their last use
+        self._steps: dict[tuple[int, bytes, bool], tuple[int, Any]] = {}  # by their last use
         self._count = itertools.count()  # of the sets that there have been
         self._held = 0  # nodes of what all steps lead to
 
@@ -196,7 +185,7 @@ class Trie:
     def after(self, some: NodeSet, kind: Kind) -> After:
         """What comes after some nodes by each set of bytes of a kind."""
 
-        def find() -> After:
+        def find() -> tuple[int, After]:
             number = kind.set_of[some.bytes]
             known = number >= 0
             size = self.size[some.children[known]]
@@ -206,33 +195,34 @@ class Trie:
             byte = kind.bytes.tolist()
             sets = [(byte[i], self.set_of(some.children[number == i])) for i in of_many]
             held = sum(one.held for _, one in sets) + int(few.sum())
-            return After(sets, some.children[few], kind.bytes[number[few]], held)
+            return held, (sets, some.children[few], kind.bytes[number[few]])
 
         return self._step((some.number, kind.key, False), find)
 
     def repeated(self, some: NodeSet, same: np.ndarray) -> NodeSet:
         """The nodes after any number of some bytes, of a mask ``[256]``."""
 
-        def find() -> NodeSet:
+        def find() -> tuple[int, NodeSet]:
             nodes, parts = some.children[same[some.bytes]], [some.nodes]
             while len(nodes):
                 parts.append(nodes)
                 nodes = ranges(self.begin[nodes], self.children[nodes])
                 nodes = nodes[same[self.byte[nodes]]]
-            return self.set_of(np.sort(np.concatenate(parts)))
+            found = self.set_of(np.sort(np.concatenate(parts)))
+            return found.held, found
 
         return self._step((some.number, same.tobytes(), True), find)
 
-    def _step(self, key: tuple[int, bytes, bool], find: Callable[[], Any]) -> Any:
-        """What is remembered of a step, or found."""
+    def _step(self, key: tuple[int, bytes, bool], find: Callable[[], tuple[int, Any]]) -> Any:
+        """What is remembered of a step, or found, with how many nodes it holds."""
         found = self._steps.pop(key, None)
         if found is None:
             found = find()
-            self._held += found.held
+            self._held += found[0]
             while self._held > _MOST_KEPT and self._steps:
-                self._held -= self._steps.pop(next(iter(self._steps))).held
+                self._held -= self._steps.pop(next(iter(self._steps)))[0]
         self._steps[key] = found
-        return found
+        return found[1]
 
 
 def ranges(begin: np.ndarray, count: np.ndarray) -> np.ndarray:
@@ -331,15 +321,15 @@ class Walk:
 
     def _go_on(self, some: NodeSet, kind: Kind, starts: np.ndarray, places: np.ndarray) -> None:
         """Follows all bytes of a kind from some nodes."""
-        after, table = self._trie.after(some, kind), self._steps.table
-        for byte, nodes in after.sets:
-            then = table[places, byte]
+        sets, nodes, bytes_ = self._trie.after(some, kind)
+        for byte, after in sets:
+            then = self._steps.table[places, byte]
             live = then >= 0
-            self._put(nodes, starts[live], then[live])
-        if len(after.nodes):
-            then = table[places[:, None], after.bytes]
+            self._put(after, starts[live], then[live])
+        if len(nodes):
+            then = self._steps.table[places[:, None], bytes_]
             pair, node = np.nonzero(then >= 0)
-            self._alone.append(np.stack([starts[pair], after.nodes[node], then[pair, node]]))
+            self._alone.append(np.stack([starts[pair], nodes[node], then[pair, node]]))
 
     def _kind_of(self, places: np.ndarray) -> np.ndarray:
         """A number for each place, of those whose bytes lead to one place alike."""

@@ -164,6 +164,8 @@ def bytes_after(machine, state, stack, depth):
     """What each byte leads to from a state of a machine and a stack, without those it does not."""
     choices, of_class = machine.choices(state)
     room, found = tuple(depth - n for n in machine.opens(stack)), {}
+    least = machine.least_needed(state, choices)
+    assert all(have >= n for have, n in zip(room, least, strict=True))
     for byte, number in enumerate(np.array(of_class)[machine.byte_class].tolist()):
         after = machine.after(choices[number], room) if number >= 0 else None
         if after is not None:
@@ -217,6 +219,18 @@ def test_bytes_that_may_follow_are_those_that_are_unrolled(count):
         except pushdown.AmbiguousError:
             continue
     assert made_of >= count // 2
+
+
+def test_what_nothing_that_nests_is_around_has_all_room():
+    """So that it has no tables for less of it."""
+    text = 'start: "<" a ">"\na: "(" a ")" | "1"'
+    network = definitions.network_of(*grammars.automata_of(text), 3, "grammar")
+    machine, least = pushdown.Machine(network), []
+    state, stack = machine.start, ()
+    for byte in b"<(":
+        state, stack = bytes_after(machine, state, stack, 3)[byte]
+        least += machine.least_needed(state, machine.choices(state)[0])
+    assert least[0] == 3 > least[1]
 
 
 @pytest.mark.release
