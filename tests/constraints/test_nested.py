@@ -147,7 +147,8 @@ def test_texts_of_nested_schemas_are_valid(kind, count, monkeypatch):
                 tokens = walk(made, rng, begun=False, length=length)
                 value = json.loads(tokenizer.decode(tokens))
                 validators()[name].validate(value)
-                assert nesting(value) <= {"any value": 3, "any items": 4}.get(name, 6)
+                # Items of any type are within an array of an object.
+                assert nesting(value) <= {"any value": 3, "any items": 2 + 3}.get(name, 6)
 
 
 @pytest.mark.parametrize(
