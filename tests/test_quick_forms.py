@@ -8,7 +8,6 @@ import json
 
 import jax
 import pytest
-import tiers
 
 import decoding_jax
 from experiments import train_code, train_translation
@@ -29,8 +28,6 @@ FORMS = {
     "wide_tries": ("wide_tries.json",),
     "speculative_couplings": ("couplings.json", "token.jsonl"),
 }
-# One of each kind: `.ci/run release` runs the others.
-SHOWN = ("pass_at_k", "quantization", "rollouts", "sampling_step", "batch_job")
 PLOTS = {"sampling_step", "whole_decode", "beam_search", "best_k", "speculative"}
 
 
@@ -40,18 +37,8 @@ def packages(*names):
             pytest.skip(f"{name} is not installed")
 
 
-def forms(names):
-    return pytest.mark.parametrize(
-        "name",
-        tiers.values(
-            exhaustive=[name for name in names if name in SHOWN],
-            release=[name for name in names if name not in SHOWN],
-        ),
-    )
-
-
 @pytest.mark.release
-@forms(FORMS)
+@pytest.mark.parametrize("name", FORMS)
 def test_an_experiment(name, tmp_path, capsys):
     packages("matplotlib", "sacrebleu", "rouge_score")
     importlib.import_module(f"experiments.{name}").main(["--quick", "--out", str(tmp_path)])
@@ -63,10 +50,7 @@ def test_an_experiment(name, tmp_path, capsys):
 
 
 @pytest.mark.release
-@pytest.mark.parametrize(
-    "name",
-    tiers.values(exhaustive=["verification_bounds"], release=["drafts_compared"]),
-)
+@pytest.mark.parametrize("name", ["verification_bounds", "drafts_compared"])
 def test_an_experiment_that_prints_a_table(name, capsys):
     importlib.import_module(f"experiments.{name}").main(["--quick"])
     assert 5 <= len(capsys.readouterr().out.splitlines()) <= 9
@@ -117,7 +101,7 @@ def test_the_training_of_a_model_of_code(tmp_path, capsys):
 
 
 @pytest.mark.release
-@forms(run.BENCHMARKS)
+@pytest.mark.parametrize("name", run.BENCHMARKS)
 def test_a_benchmark(name, tmp_path, capsys):
     packages("matplotlib")
     if name in run.BESIDE_TRANSFORMERS:

@@ -12,11 +12,12 @@ from families import FIXTURES
 
 from decoding_jax.models.checkpoint import load_model
 
-# They have the layers of another family, with other settings: of BART, T5 1.1, Llama, T5Gemma, or
-# Gemma 3, which has a window, norms of query and key, and Gemma 2's layers.
+# They have the layers of another family, with other settings: of BART, T5 1.1, Llama, or Gemma 3,
+# which has a window, norms of query and key, and Gemma 2's layers. UMT5's biases, one table for
+# each layer, are read in tests/t5x/test_native.py.
 RELATIVES = (
     *("byt5", "gemma2", "llama_yarn", "marian", "mbart", "mistral", "mt5", "pegasus", "qwen3"),
-    *("t5gemma2", "umt5"),
+    "umt5",
 )
 FIRST = ("bart", "gpt2", "llama3", "t5_1_1")
 # One network in which keys are rotated otherwise, and one with windows and layers of no positions.

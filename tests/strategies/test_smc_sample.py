@@ -165,7 +165,7 @@ def test_more_particles_come_closer_to_the_target():
         assert errors[1] < errors[0] / 3
 
 
-@pytest.mark.release
+@pytest.mark.exhaustive
 def test_resampled_texts_are_drawn_by_weight():
     """The texts without weights follow the mean shares: chi-square, 2,000 rows, level 0.001."""
     settings = {"language": LANGUAGE, "transform": WARM, "key": 9, "num_samples": 2}

@@ -165,7 +165,7 @@ CASES += [
 def tier_of(i):
     if i == 0 or i > 21:
         return ()
-    return pytest.mark.exhaustive if i in (1, 7, 12, 21) else pytest.mark.release
+    return pytest.mark.exhaustive if i in (1, 7, 17, 21) else pytest.mark.release
 
 
 @pytest.mark.parametrize(

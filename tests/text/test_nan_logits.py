@@ -86,7 +86,10 @@ def decode(name, model_name, drafter_name="DRAFT"):
 
 
 # The laws of a strategy share its program, so that a tier has all of them.
-EXHAUSTIVE = ("beam_search", "best_k_search", "smc_sample", "speculative_sample")
+EXHAUSTIVE = (
+    *("beam_search", "best_k_search", "conditional_sample", "smc_sample"),
+    "speculative_sample",
+)
 
 
 def every(names):
