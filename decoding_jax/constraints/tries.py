@@ -25,6 +25,7 @@ _MANY = 4096  # texts, from which those after each byte of a name are a set of t
 _SEVERAL = 8  # kinds of places, from which that is worth it
 _OF_NAMES = np.isin(np.arange(256), [*b"$-./@_ 0123456789", *range(65, 91), *range(97, 123)])
 _MOST_KEPT = 1 << 24  # nodes of all sets that a trie remembers, each of a few bytes
+_EMPTY = 128  # nodes that take as much memory as a step that leads to none
 
 
 class Steps(Protocol):
@@ -194,7 +195,7 @@ class Trie:
             of_many = np.flatnonzero(count > _FEW).tolist()
             byte = kind.bytes.tolist()
             sets = [(byte[i], self.set_of(some.children[number == i])) for i in of_many]
-            held = sum(one.held for _, one in sets) + int(few.sum())
+            held = _EMPTY + sum(one.held for _, one in sets) + int(few.sum())
             return held, (sets, some.children[few], kind.bytes[number[few]])
 
         return self._step((some.number, kind.key, False), find)
@@ -209,7 +210,7 @@ class Trie:
                 nodes = ranges(self.begin[nodes], self.children[nodes])
                 nodes = nodes[same[self.byte[nodes]]]
             found = self.set_of(np.sort(np.concatenate(parts)))
-            return found.held, found
+            return _EMPTY + found.held, found
 
         return self._step((some.number, same.tobytes(), True), find)
 

@@ -39,7 +39,7 @@ def prefill(
     name: str = "model",
     **options: Any,
 ) -> tuple[ModelOutput, Cache]:
-    """Runs the prompts, and returns float32 logits ``[B, 1, 1, V]`` and the cache.
+    """Runs the prompts, and returns the output, its logits float32 ``[B, 1, 1, V]``, and the cache.
 
     A model may also return logits for every lane, ``[B, W, 1, V]``.
 
@@ -65,7 +65,7 @@ def prefill(
 def prefill_with_hidden(
     model: LanguageModel, prompt: Prompt, *, lanes: int, slots: int
 ) -> tuple[Array, Array, Cache]:
-    """As ``prefill``, and returns hidden states ``[B, 1, P, D]`` of the prompts' tokens too.
+    """The logits and the cache of ``prefill``, and hidden states ``[B, 1, P, D]`` of the prompts.
 
     Raises:
       ValueError: for logits of another shape or dtype, and for hidden states that are missing or
@@ -85,7 +85,7 @@ def prefill_with_hidden(
 def prefill_with_features(
     model: LanguageModel, prompt: Prompt, layers: tuple[int, ...], *, lanes: int, slots: int
 ) -> tuple[Array, tuple[Array, ...], Cache]:
-    """As ``prefill``, and returns the prompts' hidden states ``[B, 1, P, D]`` in some layers too.
+    """The same, with the hidden states of some layers instead of the last.
 
     Args:
       model: from ``with_features(model, layers)``.

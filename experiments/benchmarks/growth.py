@@ -4,7 +4,8 @@ A network of random weights decodes by ``greedy``, ``sample`` or ``beam_search``
 the others stay. A step's time is the time of a decode less that of one that ends after its first
 token, by the number of the other tokens; memory is what the compiled program needs beside weights
 and prompt. Beside a step stands what reading its bytes once would take: the weights, and the keys
-and values of the tokens that the texts have on average. The bandwidth is that of the smallest case.
+and values of the tokens that the texts have on average. The bandwidth is that of the
+smallest measured case of each axis.
 Jobs translate held-out sentences, again and again, with the embedded model, each in a process of
 its own.
 
@@ -184,7 +185,7 @@ def tables(ledger: dict[str, Any]) -> dict[str, str]:
     for inputs in JOBS:
         if job := ledger["rows"].get(Setting("inputs", inputs).name()):
             jobs += [
-                f"| {inputs:,} | {job['cpu_seconds']:.0f} | {inputs / job['cpu_seconds']:,.0f} "
+                f"| {inputs:,} | {job['cpu_seconds']:,.0f} | {inputs / job['cpu_seconds']:,.0f} "
                 f"| {job['bytes'] / 1e6:,.0f} |"
             ]
     return {"growth": "\n".join(lines), "jobs": "\n".join(jobs)}

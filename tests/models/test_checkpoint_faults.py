@@ -14,6 +14,7 @@ from folders import change, copy, edit
 
 import decoding_jax
 from decoding_jax import text
+from decoding_jax.models import checkpoint
 from decoding_jax.models.checkpoint import (
     CheckpointError,
     load_model,
@@ -36,13 +37,7 @@ def fault(directory: Path, message: str, **options: Any) -> None:
         (
             "t5",
             {"model_type": "whisper"},
-            "model_type: expected one of arcee, bart, blenderbot, bloom, cohere, cohere2, exaone4,"
-            " falcon, gemma, gemma2, gemma3, gemma3_text, gemma4, gemma4_text, glm, glm4, gpt2,"
-            " gpt_neo, gpt_neox, gpt_oss, gptj, granite, llama, longt5, m2m_100, marian, mbart,"
-            " mimo, ministral, ministral3, mistral, mistral3, mixtral, mpt, mt5, nemotron, olmo,"
-            " olmo2, olmo3, olmoe, opt, pegasus, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe,"
-            " seed_oss, smollm3, stablelm, starcoder2, switch_transformers, t5, t5gemma, t5gemma2,"
-            " umt5, got 'whisper';"
+            f"model_type: expected one of {', '.join(sorted(checkpoint._FAMILIES))}, got 'whisper';"
             " decoding_jax.adapters makes a model of another network",
         ),
         ("t5", {"d_model": "16"}, "d_model: expected a value of type int, got '16'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from pathlib import Path
@@ -267,6 +268,28 @@ class Recorded(dict):
     def get(self, key: str, default: Any = None) -> Any:
         self.asked.add(key)
         return super().get(key, default)
+
+
+@pytest.mark.parametrize("are_null", [False, True])
+def test_heads_that_a_file_does_not_count(are_null: bool, transformers: Any) -> None:
+    """Absent or null, they are those of ``transformers``, where it has any."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    found = 0
+    for name in FAMILIES.keys() & FAMILY.keys():
+        kind, changes = FAMILIES[name]
+        keys = {"num_key_value_heads", "head_dim"} & FAMILY[name].keys.keys()
+        changes = {key: value for key, value in changes.items() if key not in keys}
+        nulls = dict.fromkeys(keys) if are_null else {}
+        with contextlib.suppress(StrictDataclassError):  # it takes no null
+            config = getattr(transformers, kind)(**changes | nulls)
+            values = {key: value for key, value in config.to_dict().items() if key in changes}
+            settings = Settings(Path("config.json"), values | nulls)
+            for key in keys:
+                want = getattr(config, key, None)
+                assert want in (None, FAMILY[name].keys[key].read(settings, key)), (name, key)
+                found += want is not None
+    assert found > 10
 
 
 @pytest.mark.parametrize("family", [*DATA, "gpt2"])

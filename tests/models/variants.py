@@ -32,6 +32,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "MarianConfig",
         {**FAMILIES["marian_separate"][1], "tie_word_embeddings": True},
     ),
+    "ernie4_5_without_biases": (
+        "Ernie4_5Config",
+        {**FAMILIES["ernie4_5"][1], "use_bias": False},
+    ),
     "gpt_neox_serial": (
         "GPTNeoXConfig",
         {

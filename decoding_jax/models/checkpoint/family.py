@@ -56,7 +56,8 @@ class Key(NamedTuple):
     Attributes:
       fields: the names of the fields of the config that have its value, with spaces between them.
       default: its value where it is absent or null, ``REQUIRED`` where it has to be there, or a
-        function of the other settings.
+        function of the other settings. Numbers of heads and their sizes that are null follow from
+        the other settings in all families.
       power: the power of the setting that the fields have.
       choices: None, or the value of the fields for each value of the setting, which is a switch.
     """
@@ -69,7 +70,8 @@ class Key(NamedTuple):
     def read(self, settings: Settings, name: str) -> Any:
         """The value of the fields."""
         field = self.fields.split()[0]
-        default = _of(settings, self.default)
+        is_null = name in settings.values and settings.values[name] is None
+        default = _of(settings, _OF_NULL.get(field, self.default) if is_null else self.default)
         if field == "activation":
             return settings.one_of(name, ACTIVATIONS, default)
         if self.choices is not None:
@@ -132,6 +134,8 @@ def head_dim(settings: Settings) -> int:
     """The size of a head where the heads share the width."""
     return settings.size("hidden_size") // settings.size("num_attention_heads")
 
+
+_OF_NULL = {"num_kv_heads": num_heads, "head_dim": head_dim}
 
 KEYS = {
     "vocab_size": Key("vocab_size"),

@@ -38,11 +38,19 @@ FAMILIES: dict[str, Family] = {
         *(gemma.GEMMA, gemma.GEMMA2, gemma.GEMMA3, gemma.GEMMA3_WITH_IMAGES),
         *(olmo.OLMO, olmo.OLMO2, olmo.OLMO3),
         *(phi.PHI, phi.PHI3, arcee.ARCEE, arcee.NEMOTRON, cohere.COHERE, cohere.COHERE2),
-        *(glm.GLM, glm.GLM4, exaone4.EXAONE4, falcon.FALCON, gpt.GPT_J, gpt_neox.GPT_NEOX),
+        *(
+            ernie.ERNIE4_5,
+            glm.GLM,
+            glm.GLM4,
+            exaone4.EXAONE4,
+            falcon.FALCON,
+            gpt.GPT_J,
+            gpt_neox.GPT_NEOX,
+        ),
         *(bloom.BLOOM, granite.GRANITE, opt.OPT, seed_oss.SEED_OSS, smollm3.SMOLLM3),
         *(mixtures.MIXTRAL, mixtures.OLMOE, mixtures.QWEN2_MOE, mixtures.QWEN3_MOE),
         *(gpt_oss.GPT_OSS, gpt.GPT_NEO, gpt.GPT_2, bloom.MPT),
-        *(stablelm.STABLELM, starcoder2.STARCODER2, ernie.ERNIE4_5),
+        *(stablelm.STABLELM, starcoder2.STARCODER2),
     )
 }
 """The families by their ``model_type``. A network is saved as the first that can say all of it."""

@@ -1,4 +1,4 @@
-"""ERNIE 4.5, whose heads are rotated in pairs of neighbours.
+"""The dense ERNIE 4.5, whose heads are rotated in pairs of neighbours.
 
 ERNIE Team, Baidu 2025, "ERNIE 4.5 Technical Report".
 """

@@ -43,7 +43,8 @@ def _position_settings(config: LlamaConfig) -> dict[str, Any]:
 EXAONE4 = Family(
     "exaone4",
     "Exaone4ForCausalLM",
-    KEYS | {"rms_norm_eps": Key("norm_epsilon", 1e-5)},
+    KEYS
+    | {"num_key_value_heads": Key("num_kv_heads", 32), "rms_norm_eps": Key("norm_epsilon", 1e-5)},
     {"norm_place": "after", "qk_norm": True},
     AFTER,
     window=_window,

@@ -92,6 +92,7 @@ GEMMA = Family(
     KEYS
     | ATTENTION_BIAS
     | {
+        "num_key_value_heads": Key("num_kv_heads", 16),
         "head_dim": Key("head_dim", 256),
         "hidden_act": Key("activation", "gelu_pytorch_tanh"),
         "tie_word_embeddings": Key("logits_via_embedding", True),

@@ -50,17 +50,13 @@ def _growing(settings: Settings, fields: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-MISTRAL = Family("mistral", "MistralForCausalLM", KEYS, window=_mistral)
-MINISTRAL = Family("ministral", "MinistralForCausalLM", KEYS, window=_by_type)
+_EIGHT = {"num_key_value_heads": Key("num_kv_heads", 8)}
+MISTRAL = Family("mistral", "MistralForCausalLM", KEYS | _EIGHT, window=_mistral)
+MINISTRAL = Family("ministral", "MinistralForCausalLM", KEYS | _EIGHT, window=_by_type)
 MINISTRAL3 = Family(
     "ministral3",
     "Ministral3ForCausalLM",
-    KEYS
-    | {
-        "num_key_value_heads": Key("num_kv_heads", 8),
-        "head_dim": Key("head_dim", 128),
-        "rms_norm_eps": Key("norm_epsilon", 1e-5),
-    },
+    KEYS | _EIGHT | {"head_dim": Key("head_dim", 128), "rms_norm_eps": Key("norm_epsilon", 1e-5)},
     growing=True,
     window=everywhere,
     more=_growing,
@@ -81,12 +77,13 @@ class _WithImages(Family):
 
 
 MISTRAL3 = _WithImages("mistral3", "Mistral3ForConditionalGeneration", KEYS)
-QWEN2 = Family("qwen2", "Qwen2ForCausalLM", KEYS, {"qkv_bias": True}, window=_qwen)
+_QWEN = KEYS | {"num_key_value_heads": Key("num_kv_heads", 32)}
+QWEN2 = Family("qwen2", "Qwen2ForCausalLM", _QWEN, {"qkv_bias": True}, window=_qwen)
 QWEN3 = Family(
     "qwen3",
     "Qwen3ForCausalLM",
     # An absent size of a head is 128, whatever the width.
-    KEYS | ATTENTION_BIAS | {"head_dim": Key("head_dim", 128)},
+    _QWEN | ATTENTION_BIAS | {"head_dim": Key("head_dim", 128)},
     {"qk_norm": True},
     window=_qwen,
 )
