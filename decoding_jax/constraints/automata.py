@@ -114,9 +114,8 @@ def of_edges(edges: Sequence[Sequence[Edge]], accepting: Sequence[bool]) -> Auto
     begin, stop = np.searchsorted(starts, low), np.searchsorted(starts, high + 1)
     table = np.full((len(edges), len(starts)), -1, np.int32)
     width = stop - begin
-    column = np.arange(width.sum()) - np.repeat(np.cumsum(width) - width - begin, width)
     source = np.repeat(np.arange(len(edges)), count)
-    table[np.repeat(source, width), column] = np.repeat(target, width)
+    table[np.repeat(source, width), ranges(begin, width)] = np.repeat(target, width)
     return reduced(table, starts, np.array(accepting, bool))
 
 
@@ -130,10 +129,7 @@ def reduced(table: np.ndarray, starts: np.ndarray, accepting: np.ndarray) -> Aut
         table, starts = np.full((len(table), 1), -1, np.int32), np.zeros(1, np.int64)
     columns, place = distinct(table.T)
     small = table[:, columns]
-    differs = small >= 0
-    differs[:, 1:] &= small[:, 1:] != small[:, :-1]
-    source, column = np.nonzero(differs)
-    target = small[source, column]
+    source, target = _edges(small)
     distance = distances(accepting, source, target)
     useful = distance >= 0
     begins = np.zeros(len(table), bool)
@@ -160,13 +156,8 @@ def _equal_states(table: np.ndarray, accepting: np.ndarray, distance: np.ndarray
     length, ``distance``. Most states are alone with theirs. Where a class is divided, its largest
     part keeps the number, and only states that lead to the other parts are looked at again.
     """
-    live = table >= 0
-    differs = live.copy()
-    differs[:, 1:] &= table[:, 1:] != table[:, :-1]
-    source, column = np.nonzero(differs)
-    target = table[source, column]
-    before = _Sources(source, target, len(table))
-    alike = distinct(np.column_stack([accepting, distance, distinct(live)[1]]))[1]
+    before = _Sources(*_edges(table), len(table))
+    alike = distinct(np.column_stack([accepting, distance, distinct(table >= 0)[1]]))[1]
     state = np.append(alike, -1)  # -1, no state, is the last entry
     sizes, count = np.bincount(alike, minlength=len(table) + 1), int(alike.max()) + 1
     dirty = np.arange(len(table))
@@ -201,6 +192,14 @@ def _equal_states(table: np.ndarray, accepting: np.ndarray, distance: np.ndarray
     return state[:-1]
 
 
+def _edges(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The states that edges leave and lead to: one edge for neighbouring columns with one end."""
+    begins = table >= 0
+    begins[:, 1:] &= table[:, 1:] != table[:, :-1]
+    source, column = np.nonzero(begins)
+    return source, table[source, column]
+
+
 class _Sources:
     """Where edges come from.
 
@@ -222,9 +221,15 @@ class _Sources:
             for low, high in zip(begin.tolist(), end.tolist(), strict=True):
                 found.update(self._source[low:high].tolist())
             return np.array(sorted(found), np.int64)
-        count = end - begin
-        place = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count - begin, count)
-        return np.unique(self._source[place])
+        return np.unique(self._source[ranges(begin, end - begin)])
+
+
+def ranges(begin: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """The numbers from each beginning on, so many of each, one after another."""
+    ends = np.cumsum(count, dtype=begin.dtype)
+    return np.arange(ends[-1] if len(ends) else 0, dtype=begin.dtype) + np.repeat(
+        begin - ends + count, count
+    )
 
 
 @functools.cache

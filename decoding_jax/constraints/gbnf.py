@@ -65,7 +65,7 @@ def automata_of(grammar: str, name: str = "grammar") -> tuple[list[Automaton], l
 
 
 class _Token(NamedTuple):
-    """A token of a grammar: its kind, what it stands for, and how it is written."""
+    """A token of a grammar: its type, its value, and its text in the grammar."""
 
     kind: str
     value: Any

@@ -30,12 +30,12 @@ import numpy as np
 
 from decoding_jax.batches.widths import round_up
 from decoding_jax.constraints import definitions
-from decoding_jax.constraints.automata import distinct
+from decoding_jax.constraints.automata import distinct, ranges
 from decoding_jax.constraints.counted import Counted
 from decoding_jax.constraints.definitions import MOST_PLACES, Network
 from decoding_jax.constraints.pushdown import AMPLE, AmbiguousError, Machine, Members, Room
 from decoding_jax.constraints.token_automata import Classes, Vocabulary, different
-from decoding_jax.constraints.tries import Edges, Trie, Walk, ranges
+from decoding_jax.constraints.tries import Edges, Trie, Walk
 from decoding_jax.transforms import PrefixAllowedTokens
 from decoding_jax.transforms.languages import packed_bytes
 from decoding_jax.transforms.stack_automata import StackAutomaton

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from decoding_jax.constraints.automata import ranges
+
 _FEW = 64  # texts, which are followed one by one
 _WIDE = 8  # bytes that may follow a place, from which texts are followed as sets
 _BROAD = 32  # bytes that lead to one place, of which those of names may be told apart
@@ -224,14 +226,6 @@ class Trie:
                 self._held -= self._steps.pop(next(iter(self._steps)))[0]
         self._steps[key] = found
         return found[1]
-
-
-def ranges(begin: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """The numbers from each beginning on, so many of each, one after another."""
-    ends = np.cumsum(count, dtype=begin.dtype)
-    return np.arange(ends[-1] if len(ends) else 0, dtype=begin.dtype) + np.repeat(
-        begin - ends + count, count
-    )
 
 
 @functools.lru_cache(1024)

@@ -85,7 +85,7 @@ def prefill_with_hidden(
 def prefill_with_features(
     model: LanguageModel, prompt: Prompt, layers: tuple[int, ...], *, lanes: int, slots: int
 ) -> tuple[Array, tuple[Array, ...], Cache]:
-    """The same, with the hidden states of some layers instead of the last.
+    """The logits and the cache of ``prefill``, and the prompts' hidden states in some layers.
 
     Args:
       model: from ``with_features(model, layers)``.

@@ -244,7 +244,7 @@ def num_endings(stop: Stop) -> int:
 
 
 def last_tokens(stop: Stop) -> list[Array]:
-    """All tokens with which a sequence may end: int32 ``[E]`` or ``[B or 1, E]``, or -1."""
+    """All tokens that may end a sequence, padded with -1: int32 ``[E]`` or ``[1 or B, E]``."""
     strings = strings_of(stop)
     tokens = [end_tokens(stop)]
     if jnp.shape(stop.sequences)[-1]:

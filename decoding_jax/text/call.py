@@ -71,8 +71,6 @@ class TextCall:
       ids: the tokens of each text.
       context: the tokens that each text continues, or None where they continue none.
       limits: the limit of each text.
-      max_time: the seconds after which no further tokens are decoded, or None.
-      has_language: whether texts are of a language, which a strategy may not reach.
       num_alternatives: the number of alternatives to score, or None without scores.
       format: the format of the answers, or None.
 
@@ -150,8 +148,7 @@ class TextCall:
         # Bind: the model, the stop conditions and the languages to the texts.
         self.tokenizer, self.ids = tokenizer, ids
         self.call = self._bound(call, share_prefix)
-        self.context, self.max_time = context_of(self.call.model, ids), call.limits.max_time
-        self.has_language = forms.value_of(call.strategy, "language") is not None
+        self.context = context_of(self.call.model, ids)
         self._rows = RowInputMaker(self.call, None)
         if ids:
             self._rows.expect(len(ids))
@@ -170,6 +167,16 @@ class TextCall:
             lambda: np.array(are_begun(self.tokenizer, call.model, self.ids)),
         )
         return dataclasses.replace(call, model=model, strategy=strategy)
+
+    @property
+    def max_time(self) -> float | None:
+        """The seconds after which no further tokens are decoded, or None."""
+        return self.call.limits.max_time
+
+    @property
+    def has_language(self) -> bool:
+        """Whether texts are of a language, which a strategy may not reach."""
+        return forms.value_of(self.call.strategy, "language") is not None
 
     def rows(self, members: Sequence[int], size: int) -> RowCall:
         """The call of the strategy for some texts, padded to one of a few sizes.

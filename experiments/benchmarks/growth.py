@@ -4,10 +4,9 @@ A network of random weights decodes by ``greedy``, ``sample`` or ``beam_search``
 the others stay. A step's time is the time of a decode less that of one that ends after its first
 token, by the number of the other tokens; memory is what the compiled program needs beside weights
 and prompt. Beside a step stands what reading its bytes once would take: the weights, and the keys
-and values of the tokens that the texts have on average. The bandwidth is that of the
-smallest measured case of each axis.
-Jobs translate held-out sentences, again and again, with the embedded model, each in a process of
-its own.
+and values of the tokens that the texts have on average. The bandwidth is that of the smallest
+measured case of each axis. Jobs translate held-out sentences, again and again, with the embedded
+model, each in a process of its own.
 
     python -m experiments.benchmarks.growth --out docs/measured/growth.json
 """

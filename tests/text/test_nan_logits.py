@@ -85,7 +85,7 @@ def decode(name, model_name, drafter_name="DRAFT"):
     return jax.device_get(strategy.function(*args, **settings))
 
 
-# The laws of a strategy share its program, so that a tier has all of them.
+# The tests of one strategy share its compiled program, so all of them are in one tier.
 EXHAUSTIVE = (
     *("beam_search", "best_k_search", "conditional_sample", "smc_sample"),
     "speculative_sample",
