@@ -27,7 +27,6 @@ from decoding_jax.base import Array
 from decoding_jax.models import caches, decoder, layers, llama, positions, shared_keys, view
 from decoding_jax.models.attention import Part
 from decoding_jax.models.experts import Experts
-from decoding_jax.models.transposed import plain
 from decoding_jax.pytrees import pytree
 
 FOLLOWED = ("local_rope_theta", "logit_soft_cap", "num_experts", "experts_per_token")
@@ -370,7 +369,7 @@ class Gemma4(llama.Llama):
         # The embeddings of all layers are side by side in one table.
         params = dict(model.params)
         for name in ("per_layer_token_embedder", "per_layer_projection"):
-            params[name] = jax.tree.map(lambda x: x[:, :size], plain(params[name]))
+            params[name] = jax.tree.map(lambda x: x[:, :size], params[name])
         return dataclasses.replace(model, params=params)
 
     def shared_keys(

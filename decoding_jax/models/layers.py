@@ -15,11 +15,10 @@ from jax.sharding import PartitionSpec
 from decoding_jax.base import Array
 from decoding_jax.models import caches
 from decoding_jax.models.quantized import QuantizedArray
-from decoding_jax.models.transposed import TransposedKernel, kernel_of
 from decoding_jax.ops import precision
 from decoding_jax.sharding import meshes
 
-Kernel: TypeAlias = Array | QuantizedArray | TransposedKernel
+Kernel: TypeAlias = Array | QuantizedArray
 
 
 def matmul(x: Array, kernel: Kernel, dtype: str) -> Array:
@@ -30,8 +29,7 @@ def matmul(x: Array, kernel: Kernel, dtype: str) -> Array:
 
     Args:
       x: ``[..., D]``.
-      kernel: ``[D, F]``, or with more axes ``[D, ..., F]``; or such an array, quantised or
-        transposed.
+      kernel: ``[D, F]``, or with more axes ``[D, ..., F]``; or such an array, quantised.
       dtype: ``float32`` or ``bfloat16``.
 
     Returns:
@@ -41,7 +39,7 @@ def matmul(x: Array, kernel: Kernel, dtype: str) -> Array:
     exactness = precision.of(x, left)
 
     def multiply(left: Array, kernel: Kernel) -> Array:
-        if isinstance(kernel, QuantizedArray | TransposedKernel):
+        if isinstance(kernel, QuantizedArray):
             return kernel.product(left, exactness)
         return _product(left, kernel.astype(dtype), exactness)
 
@@ -163,7 +161,7 @@ class Dense(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         init = nn.initializers.variance_scaling(self.init_scale, "fan_in", "truncated_normal")
-        kernel = kernel_of(self, init, (x.shape[-1], self.features))
+        kernel = self.param("kernel", init, (x.shape[-1], self.features), jnp.float32)
         y = matmul(x, kernel, self.dtype).astype(self.dtype)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), jnp.float32)
@@ -192,7 +190,7 @@ class Output(nn.Module):
     @nn.compact
     def __call__(self, hidden: Array) -> Array:
         init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
-        kernel = kernel_of(self, init, (hidden.shape[-1], self.features))
+        kernel = self.param("kernel", init, (hidden.shape[-1], self.features), jnp.float32)
         logits = vocabulary_logits(hidden, kernel)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), jnp.float32)

@@ -25,7 +25,6 @@ from decoding_jax.base import Array
 from decoding_jax.models import attention, caches, decoder, layers, positions, stack, view
 from decoding_jax.models.attention_choice import attend
 from decoding_jax.models.experts import Experts
-from decoding_jax.models.transposed import plain
 from decoding_jax.pytrees import pytree
 
 Angles: TypeAlias = Any
@@ -47,7 +46,7 @@ def repeated_heads(params: Any, config: Any, size: int) -> tuple[Any, Any]:
         split = x.reshape(*x.shape[:-1], config.num_kv_heads, config.head_dim)
         return jnp.repeat(split, times, axis=-2).reshape(*x.shape[:-1], -1)
 
-    flat = traverse_util.flatten_dict(plain(params), sep="/")
+    flat = traverse_util.flatten_dict(params, sep="/")
     repeated = ["attention/key/", "attention/value/"]
     repeated += ["attention/key_norm/"] if config.qk_norm_whole else []
     for path, x in flat.items():

@@ -23,7 +23,6 @@ from jax import lax
 
 from decoding_jax import fields
 from decoding_jax.base import Array
-from decoding_jax.models.transposed import plain
 from decoding_jax.ops import gpu
 from decoding_jax.pytrees import pytree
 
@@ -254,7 +253,6 @@ def quantize(model: M, weights: str) -> M:
         )
     check_floats(model)
     dtype = model.config.dtype
-    model = plain(model)
 
     def convert(path: str, x: Any) -> Any:
         rounding = scheme.rounding(path)

@@ -20,7 +20,6 @@ from flax import linen as nn
 from decoding_jax import fields
 from decoding_jax.base import Array
 from decoding_jax.models.caches import LAYER_AXIS
-from decoding_jax.models.transposed import plain
 
 M = TypeVar("M")
 
@@ -179,7 +178,7 @@ def _converted(model: Any, convert: Callable[[Any], Any], *, scan_layers: bool) 
     if model.config.scan_layers == scan_layers:
         return model
     config = dataclasses.replace(model.config, scan_layers=scan_layers)
-    return dataclasses.replace(model, params=convert(plain(model).params), config=config)
+    return dataclasses.replace(model, params=convert(model.params), config=config)
 
 
 def stack_layers(params: Any) -> Any:

@@ -35,7 +35,6 @@ import numpy as np
 
 import decoding_jax
 from decoding_jax import Stop, transforms
-from decoding_jax.models import transposed
 from decoding_jax.strategies.speculative import PromptLookup
 from decoding_jax.text import embedded, encode_batch
 from decoding_jax.transforms import Trie, prefix_allowed_tokens
@@ -376,14 +375,11 @@ def beside_transformers(
 
 
 def kernels(target: Any, tokenizer: Any, directory: str, repeats: int = 9, steps: int = 4) -> dict:
-    """Times of a call with several tokens, over others.
-
-    They are over that of plain kernels and that of one token; int8 weights are over those stored.
-    """
+    """Times of a call with several tokens over that of one token, and with int8 weights over it."""
     ids = prompts(tokenizer)[0]
     runs: Runs = {}
     narrow, _ = decoding_jax.load(directory, dtype=target.config.dtype, weights="int8")
-    kinds = {"stored": target, "plain": transposed.plain(target), "int8": narrow}
+    kinds = {"stored": target, "int8": narrow}
     for kind, other in kinds.items():
         model, prompt = encode_batch(other, [ids], WIDTH)
         _, cache = jax.jit(lambda m, p=prompt: m.prefill(*p, lanes=1, slots=WIDTH))(model)
@@ -392,9 +388,6 @@ def kernels(target: Any, tokenizer: Any, directory: str, repeats: int = 9, steps
     seconds = interleaved(runs, repeats)
     return {
         "ms": {n: quartiles([1e3 * s / steps for s in x]) for n, x in seconds.items()},
-        "ratios": {
-            str(n): quartiles_of_ratios(seconds, f"{n} stored", f"{n} plain") for n in TOKENS
-        },
         "over_one_token": {
             str(n): quartiles_of_ratios(seconds, f"{n} stored", "1 stored") for n in TOKENS
         },
@@ -422,8 +415,7 @@ def tables(ledger: dict[str, Any]) -> dict[str, str]:
     titles = "rows | T | drafter | tokens a call | ms a token | speed-up | in theory"
     speculated = [f"| target | {titles} | iteration over its parts |"]
     speculated += ["| --- " * 9 + "|"]
-    read = ["| target | tokens | ms | over plain kernels | over one token | int8 over it |"]
-    read += ["| --- " * 6 + "|"]
+    read = ["| target | tokens | ms | over one token | int8 over it |", "| --- " * 5 + "|"]
     stepped, wide, beside = (
         [f"| target | {what} |", "| --- | --- | --- |"]
         for what in (
@@ -436,9 +428,8 @@ def tables(ledger: dict[str, Any]) -> dict[str, str]:
     for name, row in ledger["rows"].items():
         target, task, temperature, rows = setting_of(name)
         if task == "kernels":
-            ms, ratios, over = (row[part] for part in ("ms", "ratios", "over_one_token"))
-            for n in ratios:
-                times = f"{ms[f'{n} stored'][0]:.0f} | {shown(ratios[n], 2)} | {shown(over[n], 2)}"
+            for n, over in row["over_one_token"].items():
+                times = f"{row['ms'][f'{n} stored'][0]:.0f} | {shown(over, 2)}"
                 narrow = shown(row["int8"][n], 2) if "int8" in row else ""
                 read += [f"| {target} | {n} | {times} | {narrow} |"]
             continue

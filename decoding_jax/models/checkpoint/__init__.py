@@ -41,7 +41,6 @@ from decoding_jax.models.quantized import check_floats, scheme_of
 from decoding_jax.models.stack import with_separate_layers
 from decoding_jax.models.t5 import T5, T5Decoder
 from decoding_jax.models.t5gemma import T5Gemma
-from decoding_jax.models.transposed import plain, transposed
 from decoding_jax.sharding import MeshError, as_mesh
 from decoding_jax.storage import StoragePath, model_path, storage_path, write
 
@@ -100,8 +99,7 @@ def load_model(
         read; or ``hf://organisation/model`` (see ``storage.model_path``).
       dtype: the dtype of weights, activations and cache, ``"float32"`` or ``"bfloat16"``. The
         stored weights are converted to it. ``"auto"`` is the one that most of them are stored in,
-        and float32 for a model in float16. On a CPU, large float32 kernels lie in memory with their
-        inputs last, which is faster (``models.transposed``).
+        and float32 for a model in float16.
       mesh: a mesh with the axes ``data`` and ``model``, or their sizes by name, on which the model
         is laid out (see ``decoding_jax.sharding``). Each device reads its own piece of every
         tensor, so no host needs memory for the whole model. With None, the model is on one device.
@@ -188,7 +186,6 @@ def load_model(
         model = _FAMILIES[family].read(settings, tensors, dtype, layout)
         if isinstance(tensors, MergedTensors):
             tensors.check_all_merged()
-        model = model if mesh is not None else transposed(model)
         return _started(model, settings, directory / GENERATION_CONFIG)
     except (CheckpointError, MeshError):
         raise
@@ -252,7 +249,7 @@ def save_model(
         known = ", ".join(sorted(t.__name__ for t in data.union(_MODULES)))
         raise ValueError(f"model: expected one of {known}, got {type(model).__name__}")
     check_floats(model)
-    model = with_separate_layers(plain(model))
+    model = with_separate_layers(model)
     module = _MODULES.get(type(model)) or family_of(model)
     values = {
         **module.settings_of(model.config),

@@ -35,7 +35,6 @@ from decoding_jax.models.checkpoint.stored_arrays import (
 from decoding_jax.models.quantized import check_floats, quantize
 from decoding_jax.models.stack import with_scanned_layers, with_separate_layers
 from decoding_jax.models.t5 import T5, T5Config, T5Decoder, T5DecoderConfig
-from decoding_jax.models.transposed import plain
 from decoding_jax.sharding import shardings
 from decoding_jax.sharding.meshes import MODEL
 from decoding_jax.storage import StoragePath, kvstore, storage_path
@@ -119,7 +118,7 @@ def to_t5x(
       ValueError: for scanned layers that share their biases, or for another model.
     """
     if isinstance(model, (T5, T5Decoder)):
-        model = with_separate_layers(plain(model))
+        model = with_separate_layers(model)
     if isinstance(model, T5Decoder) and not scan_layers:
         return {"decoder": _as_dicts(model.params)}
     if not isinstance(model, T5):
