@@ -479,7 +479,7 @@ def plot(ledger: dict[str, Any], path: Path) -> None:
                 style = {"color": drawing.COLOURS[i], "label": "in theory" if i == 0 else None}
                 ax.plot(*zip(*theory, strict=True), ":", **style)
         ax.axhline(1, color=drawing.GREY, linewidth=0.8)
-        ax.set(title=target, xlabel="K", xticks=range(1, 9), xlim=(0.5, 8.5), ylim=(0.4, 1.6))
+        ax.set(title=target, xlabel="K", xticks=range(1, 9), xlim=(0.5, 8.5), ylim=(0.6, 2.1))
     axes[0].set_ylabel("times as fast")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
     drawing.save(figure, path)
