@@ -1,3 +1,6 @@
+import functools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -6,14 +9,19 @@ from decoding_jax import Stop
 from decoding_jax.loop import stopping
 
 
+def compiled(function, stop, *arrays):
+    """The result of a function of stop conditions in one program, in which these are constants."""
+    return np.asarray(jax.jit(functools.partial(function, stop))(*arrays))
+
+
 def test_end_tokens_of_all_rows_and_of_each():
-    token = jnp.array([[1, 2, 3], [1, 2, 3]])
-    shared = stopping.is_end_token(Stop(eos_ids=(2, 3)), token)
+    is_end_token = functools.partial(compiled, stopping.is_end_token)
+    token = np.array([[1, 2, 3], [1, 2, 3]], np.int32)
+    shared = is_end_token(Stop(eos_ids=(2, 3)), token)
     assert shared.tolist() == [[False, True, True]] * 2
-    per_row = Stop(eos_ids=jnp.array([[1, -1], [2, 3]]))
-    found = stopping.is_end_token(per_row, token)
+    found = is_end_token(Stop(eos_ids=np.array([[1, -1], [2, 3]], np.int32)), token)
     assert found.tolist() == [[True, False, False], [False, True, True]]
-    assert not stopping.is_end_token(Stop(), token).any()
+    assert not is_end_token(Stop(), token).any()
 
 
 def ends(sequences, tokens, length):
@@ -34,17 +42,17 @@ def test_stop_sequences_match_the_tail_of_new_tokens_only():
 
 
 def test_stop_sequences_of_each_row():
-    stop = Stop(sequences=jnp.array([[[-1, 7], [-1, -1]], [[6, 7], [-1, 9]]]))
-    tokens = jnp.array([[[5, 7]], [[5, 7]]])
-    got = stopping.ends_with_sequence(stop, tokens, jnp.full((2, 1), 2))
+    stop = Stop(sequences=np.array([[[-1, 7], [-1, -1]], [[6, 7], [-1, 9]]], np.int32))
+    tokens, length = np.array([[[5, 7]], [[5, 7]]], np.int32), np.full((2, 1), 2, np.int32)
+    got = compiled(stopping.ends_with_sequence, stop, tokens, length)
     assert got.tolist() == [[True], [False]]
 
 
 def test_end_tokens_are_banned_until_the_minimum_per_row():
     stop = Stop(eos_ids=(1,), min_new_tokens=(0, 2))
-    logits = jnp.zeros((2, 3, 1, 4))
-    length = jnp.array([[0, 1, 2]] * 2)[..., None]
-    banned = np.isneginf(stopping.ban_end_tokens(stop, logits, length))
+    logits = np.zeros((2, 3, 1, 4), np.float32)
+    length = np.array([[0, 1, 2]] * 2, np.int32)[..., None]
+    banned = np.isneginf(compiled(stopping.ban_end_tokens, stop, logits, length))
     assert banned[..., 1].tolist() == [[[False]] * 3, [[True], [True], [False]]]
     assert not banned[..., [0, 2, 3]].any()
 

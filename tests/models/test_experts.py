@@ -1,6 +1,6 @@
 """The products of a mixture's experts, by each of the ways of which a platform takes one."""
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 
@@ -18,14 +18,12 @@ def test_all_ways_multiply_each_row_by_its_expert(kind):
     if kind == "int8":
         kernel = draw.integers(-127, 128, kernel.shape).astype(np.int8)
     want = np.einsum("md,mdf->mf", x[: len(expert)], kernel[1].astype(np.float32)[expert])
-    given = jnp.asarray(sizes, jnp.int32)
-    layer = jnp.int32(1) if kind == "two layers" else None
-    stack = jnp.asarray(kernel if kind == "two layers" else kernel[1])
-    one = jnp.asarray(kernel[1])
+    given, one = sizes.astype(np.int32), kernel[1]
+    layer, stack = (np.int32(1), kernel) if kind == "two layers" else (None, one)
     found = {
-        "in_blocks": experts.in_blocks(x, one, given),
-        "ragged": experts.ragged(x, one, given),
-        "in_place": experts.in_place(jnp.asarray(x), stack, given, layer),
+        "in_blocks": jax.jit(experts.in_blocks)(x, one, given),
+        "ragged": jax.jit(experts.ragged)(x, one, given),
+        "in_place": jax.jit(experts.in_place)(x, stack, given, layer),
     }
     for name, y in found.items():
         assert y.shape == (rows, features), name

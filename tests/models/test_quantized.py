@@ -1,6 +1,7 @@
 """Networks with weights of 8 and 4 bits compute what those weights stand for, in every form."""
 
 import dataclasses
+import functools
 import itertools
 
 import jax
@@ -47,14 +48,20 @@ def is_quantized(x):
     return isinstance(x, QuantizedArray)
 
 
+@functools.partial(jax.jit, static_argnums=1)
+def floats(tree, dtype="float32"):
+    """The tree with the floats that its integers stand for; by operations, each is a program."""
+    return jax.tree.map(
+        lambda x: x.to_float(dtype) if is_quantized(x) else x, tree, is_leaf=is_quantized
+    )
+
+
 def widened(model):
     """The model of the floats that the weights of another one stand for."""
-    params = jax.tree.map(
-        lambda x: x.to_float("float32") if is_quantized(x) else x,
-        model.params,
-        is_leaf=is_quantized,
-    )
-    return dataclasses.replace(model, params=params)
+    return dataclasses.replace(model, params=floats(model.params))
+
+
+matmul = jax.jit(layers.matmul, static_argnums=2)
 
 
 def assert_same_arrays(model, other):
@@ -155,7 +162,7 @@ def test_rounding_is_to_the_nearest_of_its_steps(shape, bits, group, steps):
     assert q.values.dtype == (np.int8 if bits == 8 else ml_dtypes.int4)
     groups = {None: 1, 8: 3, 16: 2}[group]  # 12 is the largest divisor of 24 up to 16
     assert q.scale.shape == (groups, *shape[1:])
-    error = np.abs(jax.device_get(jax.tree.map(jnp.asarray, q).to_float("float32")) - x)
+    error = np.abs(np.asarray(floats(q)) - x)
     by_group = np.abs(x.reshape(groups, -1, *shape[1:])).max(1, keepdims=True)
     # With 4 bits, the largest on the other side of 0 may be cut by one step.
     bound = by_group / steps * (0.5001 if bits == 8 else 1.0001)
@@ -167,23 +174,22 @@ def test_rounding_is_to_the_nearest_of_its_steps(shape, bits, group, steps):
 def test_nan_stays_in_its_column():
     x = np.ones((4, 3), np.float32)
     x[2, 1] = np.nan
-    q = jax.tree.map(jnp.asarray, quantize_array(x, Rounding(8, None, 0), "float32"))
-    y = layers.matmul(jnp.ones((1, 4)), q, "float32")
+    q = quantize_array(x, Rounding(8, None, 0), "float32")
+    y = matmul(np.ones((1, 4), np.float32), q, "float32")
     np.testing.assert_array_equal(np.isnan(y), [[False, True, False]])
 
 
 @pytest.mark.parametrize("tokens", [1, 4], ids=["sums are scaled", "the kernel is scaled"])
 def test_asymmetric_integers(tokens):
     q = QuantizedArray(
-        jnp.array([[7, -8], [1, 2], [3, 4], [0, -1]], jnp.int4),
-        jnp.array([[0.5, 2.0], [1.0, -1.0]]),
-        jnp.array([[7, -8], [3, 0]], jnp.int8),
+        np.array([[7, -8], [1, 2], [3, 4], [0, -1]], ml_dtypes.int4),
+        np.array([[0.5, 2.0], [1.0, -1.0]], np.float32),
+        np.array([[7, -8], [3, 0]], np.int8),
     )
     wide = np.array([[0, 0], [-3, 20], [0, -4], [-3, 1]], np.float32)
-    np.testing.assert_array_equal(q.to_float("bfloat16").astype(jnp.float32), wide)
+    np.testing.assert_array_equal(np.asarray(floats(q, "bfloat16")).astype(np.float32), wide)
     x = np.arange(4 * tokens, dtype=np.float32).reshape(1, tokens, 4)
-    y = layers.matmul(jnp.asarray(x), q, "float32")
-    np.testing.assert_array_equal(y, x @ wide)
+    np.testing.assert_array_equal(matmul(x, q, "float32"), x @ wide)
 
 
 @pytest.mark.exhaustive
@@ -200,7 +206,7 @@ def test_a_model_and_what_is_made_of_it():
 
 
 def test_refusals(tmp_path):
-    model = quantize(llama(), "int8")
+    model = load_model(FIXTURES / "llama3", weights="int8")
     with pytest.raises(ValueError, match="model: expected one with float weights, got one with"):
         save_model(model, tmp_path)
     with pytest.raises(ValueError, match="model: expected one with float weights, got one with"):
