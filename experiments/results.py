@@ -48,8 +48,6 @@ def add_rows(
 ) -> None:
     """Measures the settings that a ledger lacks, and writes it after each, so that a run continues.
 
-    Each row has the commit of the program that measured it.
-
     Args:
       ledger: its ``rows`` are by the settings' names, and grow.
       settings: with a method ``name``.
@@ -60,7 +58,7 @@ def add_rows(
     with tqdm(missing, unit="program") as progress:
         for setting in progress:
             progress.set_description(setting.name())
-            ledger["rows"][setting.name()] = {**measure(setting), "commit": commit()}
+            ledger["rows"][setting.name()] = measure(setting)
             write_json(out, ledger)
 
 

@@ -36,6 +36,7 @@ import numpy as np
 import decoding_jax
 from decoding_jax import Stop, transforms
 from decoding_jax.strategies.speculative import PromptLookup
+from decoding_jax.testing.certificate.records import commit
 from decoding_jax.text import embedded, encode_batch
 from decoding_jax.transforms import Trie, prefix_allowed_tokens
 from experiments import drawing, held_out
@@ -524,7 +525,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         else:
             given = setting.temperature, setting.rows
             found = speculation(target, tokenizer, drafts, args.sizes, *given)
-        return {**found, "seconds": time.perf_counter() - start, "machine": machine}
+        seconds = time.perf_counter() - start
+        return {**found, "seconds": seconds, "machine": machine, "commit": commit()}
 
     ledger = ledger_of(args.out)
     settings = [Setting(name, task) for task in chosen if task != "speculation"]

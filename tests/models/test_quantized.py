@@ -50,7 +50,10 @@ def is_quantized(x):
 
 @functools.partial(jax.jit, static_argnums=1)
 def floats(tree, dtype="float32"):
-    """The tree with the floats that its integers stand for; by operations, each is a program."""
+    """The tree with the floats that its integers stand for.
+
+    Jitted, since each operation outside ``jit`` compiles a program of its own.
+    """
     return jax.tree.map(
         lambda x: x.to_float(dtype) if is_quantized(x) else x, tree, is_leaf=is_quantized
     )
@@ -115,6 +118,14 @@ def test_weights_are_rounded_alike_wherever_they_are_read(weights, dtype):
     assert_same_arrays(scanned, with_scanned_layers(model))
     wide = load_model(directory, dtype=dtype, scan_layers=True)
     assert_same_arrays(scanned, quantize(wide, weights))
+
+
+@pytest.mark.parametrize("family", tiers.values("t5", exhaustive=OWN))
+def test_a_model_is_rounded_as_its_directory_is_read(family):
+    directory = FIXTURES / family
+    assert_same_arrays(
+        quantize(load_model(directory), "int8"), load_model(directory, weights="int8")
+    )
 
 
 @pytest.mark.parametrize(
@@ -206,7 +217,7 @@ def test_a_model_and_what_is_made_of_it():
 
 
 def test_refusals(tmp_path):
-    model = load_model(FIXTURES / "llama3", weights="int8")
+    model = quantize(llama(), "int8")
     with pytest.raises(ValueError, match="model: expected one with float weights, got one with"):
         save_model(model, tmp_path)
     with pytest.raises(ValueError, match="model: expected one with float weights, got one with"):
