@@ -245,8 +245,8 @@ def distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
       [[0, 1], [0, 1, 0]]
     """
     width = rows.shape[1]
-    with np.errstate(over="ignore"):
-        mixed = rows.astype(np.int64) @ _multipliers(width) if width else np.zeros(len(rows))
+    # Unlike a product of matrices, this makes no copy of another dtype.
+    mixed = np.einsum("ij,j->i", rows, _multipliers(width)) if width else np.zeros(len(rows))
     if len(rows) > _MANY_ROWS:
         # A place in a table for each row, by its sum. It is the row's alone, or they are sorted.
         slot = np.right_shift(mixed.view(np.uint64), np.uint64(44)).astype(np.int64)
@@ -257,7 +257,8 @@ def distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             is_first = like == np.arange(len(rows))
             return np.flatnonzero(is_first), (np.cumsum(is_first) - 1)[like]
     _, first, index = np.unique(mixed, return_index=True, return_inverse=True)
-    if not np.array_equal(rows[first[index]], rows):  # Two different rows have one sum.
+    again = np.flatnonzero(first[index] != np.arange(len(rows)))
+    if not np.array_equal(rows[first[index[again]]], rows[again]):  # Different rows with one sum.
         _, first, index = np.unique(rows, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first)
     rank = np.empty_like(order)

@@ -42,6 +42,11 @@ class Vocabulary:
         self.begun, self.first = [begun for begun, _ in both], [first for _, first in both]
 
     @functools.cached_property
+    def single_bytes(self) -> frozenset[int]:
+        """The bytes that are the whole text of a token after others."""
+        return frozenset(text[0] for text in self.begun if len(text) == 1)
+
+    @functools.cached_property
     def sorted_begun(self) -> tuple[Trie, np.ndarray]:
         """The different texts of ``begun``, and the place of each among them."""
         return _sorted(self.begun)
@@ -107,15 +112,17 @@ def _pruned(
     Returns:
       The table; the number of each state in it; and whether any start leads to a final state.
     """
-    source, column = np.nonzero(table >= 0)
-    # As one number each, pairs are sorted in a fraction of the time.
-    edges = np.divmod(np.unique(source * len(table) + table[source, column]), len(table))
+    # One edge for each pair of states: rows are sorted in a fraction of the time of pairs.
+    ordered = np.sort(table, axis=1)
+    is_new = ordered >= 0
+    is_new[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
+    edges = np.nonzero(is_new)[0], ordered[is_new]
     begins = np.zeros(len(table), bool)
     begins[list(starts)] = True
     useful = distances(final, *edges) >= 0
     used = useful & (distances(begins, *edges[::-1]) >= 0) | begins
     numbers = np.where(used, np.cumsum(used) - 1, -1)
-    kept = np.where(useful[table[used]] & (table[used] >= 0), numbers[table[used]], -1)
+    kept = np.append(np.where(useful, numbers, -1), -1)[table[used]]  # -1 is the last entry
     return kept, numbers, bool(useful[list(starts)].any())
 
 
@@ -153,10 +160,16 @@ class Classes:
         self._lists += lists
         self._states += states
 
-    def finished(self) -> tuple[np.ndarray, np.ndarray]:
-        """The class of each text and of an empty one, and int32 ``[states, C]``, their codes."""
+    def finished(self, renamed: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The class of each text and of an empty one, and int32 ``[states, C]``, their codes.
+
+        Args:
+          renamed: what codes are taken for, if not for themselves.
+        """
         single = np.concatenate([np.zeros((3, 0), np.int64), *self._single], axis=1)
-        by_list = [*self._by_list()]
+        if renamed is not None:
+            single[2] = renamed[single[2]]
+        by_list = [*self._by_list(renamed)]
         for seed in range(8):
             number, table = self._tabled(seed, single, by_list)
             if table is not None:
@@ -190,9 +203,10 @@ class Classes:
         is_whole = is_same and edges == int(((table != -1).sum(axis=0) * sizes).sum())
         return number, table if is_whole else None
 
-    def _by_list(self) -> Iterator[_OfList]:
+    def _by_list(self, renamed: np.ndarray | None) -> Iterator[_OfList]:
         """Lists of texts, with states and codes."""
         state, number, code = np.concatenate([np.zeros((3, 0), np.int64), *self._shared], axis=1)
+        code = code if renamed is None else renamed[code]
         order = np.argsort(number, kind="stable")
         bounds = np.searchsorted(number[order], np.arange(len(self._lists) + 1)).tolist()
         state, code = state[order], code[order]

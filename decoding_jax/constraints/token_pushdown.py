@@ -43,6 +43,7 @@ from decoding_jax.transforms.stack_automata import StackAutomaton
 _DEAD, _UNKNOWN = -1, -2
 _LEAST = 8  # of the sizes of tables, which are padded so that few programs are compiled
 _MOST_FRAMES = 1024
+_CACHED = 1 << 16  # entries of a table that the cache of a processor holds
 
 
 def over_tokens(network: Network, vocabulary: Vocabulary) -> PrefixAllowedTokens | None:
@@ -55,9 +56,8 @@ def over_tokens(network: Network, vocabulary: Vocabulary) -> PrefixAllowedTokens
     Raises:
       ValueError: where no text ends within the depth.
     """
-    single = {bytes([byte]) for byte in network.bytes_read()}
     depth = network.max_depth or (1 if network.strings else 0)
-    if not depth or not single <= set(vocabulary.begun):
+    if not depth or not vocabulary.single_bytes.issuperset(network.bytes_read()):
         return None
     try:
         machine = Machine(network)
@@ -249,6 +249,29 @@ class _Runs:
         return known[state]
 
 
+class _Followed:
+    """What the texts of a trie do in some states.
+
+    Attributes:
+      trie, walk: the texts, and what follows them.
+      classes: those of the texts.
+      states: the room that each state needs, of which more makes no difference.
+      rows: the states and rooms of the rows of ``classes``.
+    """
+
+    def __init__(self, trie: Trie, runs: _Runs):
+        self.trie, self.walk, self.classes = trie, Walk(trie, runs), Classes(len(trie.texts))
+        self.states: dict[int, Room] = {}
+        self.rows: list[tuple[int, Room]] = []
+
+    def add(self, rows: Sequence[tuple[int, Room]]) -> None:
+        """Adds rows of states that there have been none of, with all rooms that differ."""
+        self.rows += rows
+        for state, room in rows:
+            more = tuple(0 if n == AMPLE else n + 1 for n in room)
+            self.states[state] = tuple(map(max, self.states.get(state, more), more))
+
+
 class _Tables:
     """The outcomes of tokens in all states, and of what is left of them in all frames."""
 
@@ -260,26 +283,20 @@ class _Tables:
         self._ways: dict[tuple[int, bytes], int] = {}
         self._begins: dict[tuple[int, int], int | None] = {}  # by a state that asks, and a frame
         self._largest = (0,) * len(machine.counted)  # the most room that anything needs
-        # The states of the device, with the room that they need, and the rows of the table.
-        self._states: dict[int, Room] = {}
-        self._rows: list[tuple[int, Room]] = []
         trie, places = vocabulary.sorted_begun
-        walk, self._classes = Walk(trie, self._runs), Classes(len(trie.texts))
-        self._class_of = [places]
-        queue, self._first_rows = self._reached(), []
+        self._begun = _Followed(trie, self._runs)
+        self._parts = [(self._begun, places)]
+        queue = self._reached()
         if vocabulary.sorted_first is not None:
             trie, places = vocabulary.sorted_first
-            classes = Classes(len(trie.texts))
-            self._first_rows = self._follow([machine.start], Walk(trie, self._runs), classes)
-            number, self._first_table = classes.finished()
-            self._class_of.append(number[places])
+            first = _Followed(trie, self._runs)
+            self._follow([machine.start], first)
+            self._parts.append((first, places))
         while queue:
-            rows = self._follow(queue, walk, self._classes)
-            self._rows += rows
-            self._states |= _needs(rows)
+            self._follow(queue, self._begun)
             self._ask()
             queue = self._new_states()
-            if len(self._states) + len(queue) > MOST_PLACES:
+            if len(self._begun.states) + len(queue) > MOST_PLACES:
                 raise AmbiguousError
 
     def _reached(self) -> list[int]:
@@ -306,7 +323,7 @@ class _Tables:
                     raise AmbiguousError
             met = len(found)
             asking |= self._answer(asking)
-            found |= dict.fromkeys(sorted(self._begun()))
+            found |= dict.fromkeys(sorted(self._resumed()))
         return sorted(found)
 
     def _answer(self, asking: Iterable[int]) -> set[int]:
@@ -323,24 +340,18 @@ class _Tables:
     def _new_states(self) -> list[int]:
         """The states that have been met and not yet followed."""
         met = {one.state for one in self._outcomes}
-        return sorted((met | self._begun()) - self._states.keys())
+        return sorted((met | self._resumed()) - self._begun.states.keys())
 
-    def _begun(self) -> set[int]:
+    def _resumed(self) -> set[int]:
         """The states in which frames let what is left of tokens begin."""
         found = (state for state in self._begins.values() if state is not None)
         return {state for state in found if not self._machine.is_waiting(state)}
 
-    def _follow(
-        self, states: Sequence[int], walk: Walk, classes: Classes
-    ) -> list[tuple[int, Room]]:
-        """Adds the outcomes of texts from states, with ample room and with all that matter.
-
-        Returns:
-          The state and the room of each row that is added to ``classes``.
-        """
+    def _follow(self, states: Sequence[int], into: _Followed) -> None:
+        """Adds the outcomes of texts from states, with ample room and with all that matter."""
         ample = (AMPLE,) * len(self._largest)
         rows = [(state, ample) for state in states]
-        edges = walk.edges(np.array([self._runs.begin(*one) for one in rows]))
+        edges = into.walk.edges(np.array([self._runs.begin(*one) for one in rows]))
         scarce = []
         for i, need in enumerate(self._needed(edges, len(rows)).tolist()):
             self._largest = tuple(map(max, self._largest, need))
@@ -351,7 +362,7 @@ class _Tables:
             )
             scarce += [(i, room) for room in rooms if room != ample]
         if scarce:
-            edges = self._with_less_room(edges, states, scarce, walk)
+            edges = self._with_less_room(edges, states, scarce, into.walk)
             rows += [(states[i], room) for i, room in scarce]
         both = np.concatenate([edges.shared, edges.single], axis=1)
         code = np.zeros(len(self._runs.places), np.int64)
@@ -359,9 +370,9 @@ class _Tables:
             code[place] = self._code_at(place)
         both[2] = code[both[2]]
         shared, single = np.split(both, [edges.shared.shape[1]], axis=1)
-        single = np.concatenate([single, self._ways_of(edges.asking, walk.texts)], axis=1)
-        classes.add(len(rows), edges.lists, shared, single)
-        return rows
+        single = np.concatenate([single, self._ways_of(edges.asking, into.walk.texts)], axis=1)
+        into.classes.add(len(rows), edges.lists, shared, single)
+        into.add(rows)
 
     def _needed(self, edges: Edges, count: int) -> np.ndarray:
         """The room that the edges of each of some rows need, int ``[rows, K]``."""
@@ -460,10 +471,6 @@ class _Tables:
     def _numbered(self, code: Code) -> int:
         return self._codes.setdefault(code, len(self._codes))
 
-    def _decoded(self, table: np.ndarray) -> np.ndarray:
-        """The entries of codes, of which -1 is none."""
-        return np.array([*(code.entry for code in self._codes), -1], np.int32)[table]
-
     def _ask(self) -> None:
         """Gives frames to the states that ask for them, and follows what is left of the tokens.
 
@@ -472,35 +479,31 @@ class _Tables:
         machine, known = self._machine, -1
         while known != (known := len(self._ways) + len(self._begins) + len(machine.frames)):
             self._answer({state for state, _ in self._ways})
-            for found in sorted(self._begun()):
+            for found in sorted(self._resumed()):
                 self._outcomes.setdefault(Outcome(found), len(self._outcomes))
             for (state, _), then in list(self._begins.items()):
                 if then is not None and machine.is_waiting(then):
                     for other, rest in list(self._ways):
                         if other == state:
                             self._ways.setdefault((then, rest), len(self._ways))
-            self._rest = Trie(rest for _, rest in self._ways)
-            self._rest_classes = Classes(len(self._rest.texts))
-            states = sorted(self._begun())
-            self._rest_rows = []
-            if self._rest.texts and states:
-                walk = Walk(self._rest, self._runs)
-                self._rest_rows = self._follow(states, walk, self._rest_classes)
+            self._rests = _Followed(Trie(rest for _, rest in self._ways), self._runs)
+            states = sorted(self._resumed())
+            if self._rests.trie.texts and states:
+                self._follow(states, self._rests)
 
     def transform(self, max_depth: int, capacity: int) -> PrefixAllowedTokens:
         """The transform of the tables, padded."""
         machine, sizes = self._machine, tuple(n + 1 for n in self._largest)
-        strings = map(machine.string, self._states)
+        states, has_first = self._begun.states, len(self._parts) > 1
+        strings = map(machine.string, states)
         numbers = [1 if place is None else place.string.high + 1 for place in strings]
         *before, ended = itertools.accumulate(numbers, initial=0)
-        state_of = dict(zip(self._states, before, strict=True))
+        state_of = dict(zip(states, before, strict=True))
         # ``ended`` is the state after an end token; then comes that before the first token.
-        count = np.concatenate([*map(np.arange, numbers), np.zeros(1 + bool(self._first_rows))])
-        row, table, token_class = self._states_and_tokens(sizes)
+        count = np.concatenate([*map(np.arange, numbers), np.zeros(1 + has_first)])
         frame_row, frame_table = self._frames(sizes)
-        frame_table, table = _merged(frame_table, table)
-        kept, class_of = distinct(table.T)  # Classes of tokens that are alike, now that ways are.
-        table, token_class = table[:, kept], class_of[token_class]
+        frame_table, way_of = _merged(frame_table)
+        row, table, token_class = self._states_and_tokens(sizes, way_of)
         table, row = _distinct_rows(table, row)
         frame_table, frame_row = _distinct_rows(frame_table, frame_row)
         of_outcomes = np.array([state_of[one.state] + one.length for one in self._outcomes])
@@ -528,66 +531,87 @@ class _Tables:
             capacity=round_up(capacity, _LEAST),
             max_popped=round_up(_longest_chain(table, frame_table, capacity)),
         )
-        first = ended + 1 if self._first_rows else None
+        first = ended + 1 if has_first else None
         return PrefixAllowedTokens(language, start=state_of[machine.start], first=first)
 
-    def _states_and_tokens(self, sizes: Room) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _states_and_tokens(
+        self, sizes: Room, way_of: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """``StackAutomaton.row``, ``table`` and ``token_class``, not yet padded.
 
         The states are those that have been met, the one after an end token, and perhaps the one
         before the first token of a text.
+
+        Args:
+          sizes: of rooms.
+          way_of: the number of each way to ask in the tables, int ``[W]``.
         """
-        of_text, table = self._classes.finished()
-        class_of = [of_text[self._class_of[0]], *self._class_of[1:]]
+        each_code, made = self._classes_of_tokens(way_of)
+        both = zip(made, self._parts, strict=True)
+        class_of = [of_text[places] for (of_text, _), (_, places) in both]
         kinds, token_class = distinct(np.stack([*class_of, self._ends], axis=1))
-        parts = [table[:, class_of[0][kinds]], np.full((1, len(kinds)), -1, np.int32)]
-        if self._first_rows:
-            parts.append(self._first_table[:, class_of[1][kinds]])
-        codes = np.concatenate(parts)
-        whole, each_code = self._decoded(codes), [*self._codes, Code(-1, 0, -1)]
-        states = [*(state for state, _ in self._rows), None, *(s for s, _ in self._first_rows)]
-        may_end = [state is not None and self._machine.may_end(state) for state in states]
-        whole[np.ix_(may_end, self._ends[kinds])] = len(self._outcomes)
+        row, spelled, begin = list[np.ndarray](), list[np.ndarray](), 0
+        after_end = sum(len(part.rows) for part, _ in self._parts)
+        size = after_end + 1
+        for (part, _), (_, codes), of_token in zip(self._parts, made, class_of, strict=True):
+            rows = self._rows_of_rooms(part, sizes)
+            for (state, need), one in zip(part.states.items(), rows, strict=True):
+                string = self._machine.string(state)
+                if string is None:
+                    row.append(begin + one[None])
+                    continue
+                if any(need):
+                    raise AmbiguousError
+                those = [each_code[i] for i in codes[one[0], of_token[kinds]].tolist()]
+                few, number = _by_length(string.string, those)
+                row.append(np.repeat(size + number[:, None], len(one), axis=1))
+                spelled.append(few)
+                size += len(few)
+            row += [np.full((1, rows.shape[1]), after_end)] if part is self._begun else []
+            begin += len(part.rows)
+        table = np.full((size, len(kinds)), -1, np.int32)
+        entries, begin = np.array([code.entry for code in each_code], np.int32), 0
+        for (part, _), (_, codes), of_token in zip(self._parts, made, class_of, strict=True):
+            whole = table[begin : begin + len(part.rows)]
+            _look_up(entries, codes, of_token[kinds], whole)
+            may_end = [self._machine.may_end(state) for state, _ in part.rows]
+            whole[np.ix_(may_end, self._ends[kinds])] = len(self._outcomes)
+            begin += len(whole)
+        if spelled:
+            table[after_end + 1 :] = np.concatenate(spelled)
+        return np.concatenate(row), table, token_class
+
+    def _classes_of_tokens(
+        self, way_of: np.ndarray
+    ) -> tuple[list[Code], list[tuple[np.ndarray, np.ndarray]]]:
+        """Codes, the last of which is none; and ``Classes.finished`` of each part, with these."""
+        codes = [
+            code._replace(entry=-2 - way_of.item(-2 - code.entry)) if code.entry <= -2 else code
+            for code in self._codes
+        ]
+        number = {code: i for i, code in enumerate(dict.fromkeys(codes))}
+        renamed = np.array([number[one] for one in codes], np.int64)
+        made = [part.classes.finished(renamed) for part, _ in self._parts]
+        return [*number, Code(-1, 0, -1)], made
+
+    def _rows_of_rooms(self, part: _Followed, sizes: Room) -> np.ndarray:
+        """The row of each state of a part with each room, int ``[states, rooms]``."""
         rooms = sorted((_number(room, sizes), room) for room in _rooms(sizes))
-        kept = functools.cache(_kept)
-        found: list[np.ndarray] = []
-        tables, size = [whole], len(whole)
-
-        def put(state: int, need: Room, place: dict[tuple[int, Room], int]) -> None:
-            least, string = self._runs.least_room(state), self._machine.string(state)
-            each = np.array([[place[state, kept(room, least, need)] for _, room in rooms]])
-            if string is None:
-                found.append(each)
-                return
-            if any(need):
-                raise AmbiguousError
-            nonlocal size
-            [row] = np.unique(each)
-            few, number = _by_length(string.string, [each_code[i] for i in codes[row].tolist()])
-            found.append(np.repeat(size + number[:, None], len(rooms), axis=1))
-            tables.append(few)
-            size += len(few)
-
-        place = {one: i for i, one in enumerate(self._rows)}
-        for state, need in self._states.items():
-            put(state, need, place)
-        found.append(np.full((1, len(rooms)), len(table)))
-        if self._first_rows:
-            place = {one: len(table) + 1 + i for i, one in enumerate(self._first_rows)}
-            [(state, need)] = _needs(self._first_rows).items()
-            put(state, need, place)
-        return np.concatenate(found), np.concatenate(tables), token_class
+        place = {one: i for i, one in enumerate(part.rows)}
+        found = np.zeros((len(part.states), len(rooms)), np.int64)
+        for to, (state, need) in zip(found, part.states.items(), strict=True):
+            least = self._runs.least_room(state)
+            to[:] = [place[state, _kept(room, least, need)] for _, room in rooms]
+        return found
 
     def _frames(self, sizes: Room) -> tuple[np.ndarray, np.ndarray]:
         """``StackAutomaton.frame_row`` and ``frame_table``; row 0 is that of no frame."""
-        machine, ways = self._machine, list(self._ways)
-        place, found = {}, np.zeros((0, 1), np.int32)
-        if self._rest_rows:
-            number, table = self._rest_classes.finished()
-            found = self._decoded(table)
-            found = found[:, number[self._rest.places([rest for _, rest in ways])]]
-            place = {one: i for i, one in enumerate(self._rest_rows)}
-        needs = _needs(self._rest_rows)
+        machine, ways, rests = self._machine, list(self._ways), self._rests
+        found, place = np.zeros((0, 1), np.int32), {one: i for i, one in enumerate(rests.rows)}
+        if place:
+            number, table = rests.classes.finished()
+            entries = np.array([*(code.entry for code in self._codes), -1], np.int32)
+            found = entries[table[:, number[rests.trie.places([rest for _, rest in ways])]]]
         numbers = {way: i for i, way in enumerate(ways)}
         frame_row = np.zeros((len(machine.frames) + 1, _count(sizes)), np.int32)
         rows = [np.full(len(ways), -1, np.int32)]
@@ -605,7 +629,7 @@ class _Tables:
                     continue
                 if place:
                     least = self._runs.least_room(then)
-                    row[here] = found[place[then, _kept(room, least, needs[then])]][here]
+                    row[here] = found[place[then, _kept(room, least, rests.states[then])]][here]
                 row[here & is_empty] = self._outcomes[Outcome(then)]
             frame_row[frame + 1, _number(room, sizes)] = len(rows)
             rows.append(row)
@@ -634,13 +658,16 @@ def _by_length(string: Counted, codes: Sequence[Code]) -> tuple[np.ndarray, np.n
     return np.where(fits, entries, -1), np.cumsum(differs) - 1
 
 
-def _needs(rows: Sequence[tuple[int, Room]]) -> dict[int, Room]:
-    """The room of which more makes no difference, for each state of rows with all that differ."""
-    found: dict[int, Room] = {}
-    for state, room in rows:
-        more = tuple(0 if n == AMPLE else n + 1 for n in room)
-        found[state] = tuple(map(max, found.get(state, more), more))
-    return found
+def _look_up(
+    entries: np.ndarray, codes: np.ndarray, columns: np.ndarray, found: np.ndarray
+) -> None:
+    """Sets ``found`` to the entries of some columns of codes, a few rows at a time.
+
+    They stay in the cache of the processor, which large arrays between would not.
+    """
+    step = max(1, _CACHED // len(columns))
+    for i in range(0, len(codes), step):
+        found[i : i + step] = entries[codes[i : i + step, columns]]
 
 
 def _rooms(sizes: Room) -> Iterator[Room]:
@@ -666,17 +693,16 @@ def _number(room: Room, sizes: Room) -> int:
     return number
 
 
-def _merged(frame_table: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Tables in which ways to ask that every frame answers alike are one."""
+def _merged(frame_table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The table where ways to ask that every frame answers alike are one; and the new numbers."""
+    number = np.arange(frame_table.shape[1])
     while True:
-        first, number = distinct(frame_table.T)
+        first, alike = distinct(frame_table.T)
         if len(first) == frame_table.shape[1]:
-            return frame_table, table
-        both = frame_table[:, first].copy(), table.copy()
-        for one in both:
-            asks = one <= -2
-            one[asks] = -2 - number[-2 - one[asks]]
-        frame_table, table = both
+            return frame_table, number
+        number, frame_table = alike[number], frame_table[:, first]
+        asks = frame_table <= -2
+        frame_table[asks] = -2 - alike[-2 - frame_table[asks]]
 
 
 def _rows_of_bits(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -302,10 +302,12 @@ class CompressedAutomaton:
           table: int ``[N, C]``, the state after each state and class, or -1.
           token_class: int ``[V']``, the class of each token.
         """
-        rows_of_classes, row = np.unique(table >= 0, axis=0, return_inverse=True)
-        count = 1 << (len(rows_of_classes) - 1).bit_length()  # so that few programs are compiled
-        padding = [(0, count - len(rows_of_classes)), (0, 0)]
-        bits = packed_bytes(np.pad(rows_of_classes, padding), token_class)
+        allowed = table >= 0
+        as_bytes = np.packbits(allowed, axis=1)
+        as_one = as_bytes.view(np.dtype((np.void, as_bytes.shape[1]))).ravel()
+        _, first, row = np.unique(as_one, return_index=True, return_inverse=True)
+        count = 1 << (len(first) - 1).bit_length()  # so that few programs are compiled
+        bits = packed_bytes(np.pad(allowed[first], [(0, count - len(first)), (0, 0)]), token_class)
         return cls(
             transitions=table[None].astype(np.int32),
             token_class=token_class[None].astype(np.int32),
