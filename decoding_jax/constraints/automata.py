@@ -10,9 +10,11 @@ import contextlib
 import functools
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 END = 1 << 22
 """All symbols are below: code points, bytes, and numbers of definitions."""
@@ -98,6 +100,18 @@ def without_collections() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@contextlib.contextmanager
+def forgotten(one: T) -> Iterator[T]:
+    """An object that forgets all that it has in the end, and is of no use any more.
+
+    Its caches refer to it, so that only the search for cycles would free it, with much to look at.
+    """
+    try:
+        yield one
+    finally:
+        vars(one).clear()
 
 
 def of_edges(edges: Sequence[Sequence[Edge]], accepting: Sequence[bool]) -> Automaton:

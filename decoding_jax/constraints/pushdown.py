@@ -79,6 +79,7 @@ class Machine:
       counted: the definitions whose frames are counted. The number of open ones of any other
         definition never exceeds that of one of these.
       frames: the frames that have been pushed, by number.
+      grown: those of them that more definitions have been on since this was cleared.
       start: the state before the first byte, whose common stack is empty.
       has_texts: whether some text ends within the depth.
     """
@@ -114,6 +115,7 @@ class Machine:
         self._is_waiting: list[bool] = []
         self._set_number: dict[frozenset[Member], int] = {}
         self._above: defaultdict[int, set[int]] = defaultdict(set)  # definitions, by frame
+        self.grown: set[int] = set()
         bottom = (self._opened(0), -1)
         begun = network.starts[0], (bottom,)
         depth = network.max_depth or 1
@@ -144,10 +146,13 @@ class Machine:
         """The state after a waiting one is given the frame on top, perhaps a waiting one again."""
         return self._resolved(state, frame)
 
-    def may_be_on(self, state: int, frame: int) -> bool:
-        """Whether a waiting state may be met with this frame on top."""
-        known = self._above[frame]
-        return self._bases(self.sets[state]) <= set().union(*map(self._tail_calls, known))
+    def below(self, state: int) -> frozenset[int]:
+        """The definitions on top of the common stack of a waiting state."""
+        return frozenset(self._bases(self.sets[state]))
+
+    def may_be_on(self, below: frozenset[int], frame: int) -> bool:
+        """Whether a waiting state with these definitions may be met with a frame on top."""
+        return below <= frozenset().union(*map(self._tail_calls, self._above[frame]))
 
     def choices(self, state: int) -> tuple[list[Members], list[int]]:
         """What bytes lead to that do not do the same, and which of it each class of bytes does.
@@ -298,7 +303,9 @@ class Machine:
         frames = tuple(map(self._numbered, pushed))
         owner, above = self._network.owner, self._bases(rest)
         for frame, words in zip(frames, pushed, strict=True):
-            self._above[frame] |= above
+            if not above <= self._above[frame]:
+                self._above[frame] |= above
+                self.grown.add(frame)
             above = {owner[word[-1][1]] for word in words}
         state = self._settled(rest)
         return None if state is None else (state, frames)

@@ -30,7 +30,7 @@ import numpy as np
 
 from decoding_jax.batches.widths import round_up
 from decoding_jax.constraints import definitions
-from decoding_jax.constraints.automata import distinct, ranges
+from decoding_jax.constraints.automata import distinct, forgotten, ranges
 from decoding_jax.constraints.counted import Counted
 from decoding_jax.constraints.definitions import MOST_PLACES, Network
 from decoding_jax.constraints.pushdown import AMPLE, AmbiguousError, Machine, Members, Room
@@ -60,13 +60,14 @@ def over_tokens(network: Network, vocabulary: Vocabulary) -> PrefixAllowedTokens
     if not depth or not vocabulary.single_bytes.issuperset(network.bytes_read()):
         return None
     try:
-        machine = Machine(network)
-        capacity = machine.longest_stack(depth)
-        if capacity > _MOST_FRAMES:
-            return None
-        if not machine.has_texts:
-            raise network.endless()
-        return _Tables(machine, vocabulary).transform(depth, capacity)
+        with forgotten(Machine(network)) as machine:
+            capacity = machine.longest_stack(depth)
+            if capacity > _MOST_FRAMES:
+                return None
+            if not machine.has_texts:
+                raise network.endless()
+            with forgotten(_Runs(machine)) as runs:
+                return _Tables(machine, runs, vocabulary).transform(depth, capacity)
     except AmbiguousError as error:
         if not error.strings:
             return None
@@ -135,8 +136,8 @@ class _Runs:
       least_room: the room of which less is never met with a state.
     """
 
-    def __init__(self, machine: Machine, byte_class: np.ndarray):
-        self.machine, self.byte_class = machine, byte_class
+    def __init__(self, machine: Machine):
+        self.machine, self.byte_class = machine, machine.byte_class
         self.places: list[tuple[int, Context]] = []
         self._number: defaultdict[Context, dict[int, int]] = defaultdict(dict)
         self.table = np.full((256, 256), _UNKNOWN, np.int32)
@@ -249,6 +250,60 @@ class _Runs:
         return known[state]
 
 
+class _Answers:
+    """The states after states that ask are given frames.
+
+    Attributes:
+      begins: the state after each state and each frame that it may be given; None if there is none.
+      resumed: those that do not ask again, which let what is left of tokens begin.
+      passed: those that ask for the next frame, by the state that has asked before.
+    """
+
+    def __init__(self, machine: Machine):
+        self._machine = machine
+        self.begins: dict[tuple[int, int], int | None] = {}
+        self.resumed: set[int] = set()
+        self.passed: defaultdict[int, set[int]] = defaultdict(set)
+        self._asking: set[int] = set()
+        # States with the same definitions below them may be given the same frames.
+        self._alike: dict[frozenset[int], tuple[list[int], dict[int, None]]] = {}
+
+    def ask(self, states: Iterable[int]) -> None:
+        """Gives all frames to some states, and to those that ask again then; new ones to others."""
+        machine, grown, queue = self._machine, sorted(self._machine.grown), sorted(states)
+        machine.grown.clear()
+        for below, (asking, frames) in self._alike.items():
+            for frame in grown:
+                if frame not in frames and machine.may_be_on(below, frame):
+                    frames[frame] = None
+                    for state in asking:
+                        queue += self._given(state, frame)
+        for state in queue:  # which grows
+            if state in self._asking:
+                continue
+            self._asking.add(state)
+            below = machine.below(state)
+            if below not in self._alike:
+                may_be_on = functools.partial(machine.may_be_on, below)
+                known = filter(may_be_on, range(len(machine.frames)))
+                self._alike[below] = [], dict.fromkeys(known)
+            asking, frames = self._alike[below]
+            asking.append(state)
+            for frame in frames:
+                queue += self._given(state, frame)
+
+    def _given(self, state: int, frame: int) -> list[int]:
+        """The state after a state is given a frame, if it asks again."""
+        then = self.begins[state, frame] = self._machine.resolved(state, frame)
+        if then is None:
+            return []
+        if not self._machine.is_waiting(then):
+            self.resumed.add(then)
+            return []
+        self.passed[state].add(then)
+        return [then]
+
+
 class _Followed:
     """What the texts of a trie do in some states.
 
@@ -275,13 +330,12 @@ class _Followed:
 class _Tables:
     """The outcomes of tokens in all states, and of what is left of them in all frames."""
 
-    def __init__(self, machine: Machine, vocabulary: Vocabulary):
-        self._machine, self._ends = machine, vocabulary.ends
-        self._runs = _Runs(machine, machine.byte_class)
+    def __init__(self, machine: Machine, runs: _Runs, vocabulary: Vocabulary):
+        self._machine, self._runs, self._ends = machine, runs, vocabulary.ends
         self._outcomes: dict[Outcome, int] = {}
         self._codes: dict[Code, int] = {}
         self._ways: dict[tuple[int, bytes], int] = {}
-        self._begins: dict[tuple[int, int], int | None] = {}  # by a state that asks, and a frame
+        self._answers = _Answers(machine)
         self._largest = (0,) * len(machine.counted)  # the most room that anything needs
         trie, places = vocabulary.sorted_begun
         self._begun = _Followed(trie, self._runs)
@@ -301,51 +355,27 @@ class _Tables:
 
     def _reached(self) -> list[int]:
         """The states that bytes lead to, and those in which frames let rests of tokens begin."""
-        found, asking, met = {self._machine.start: None}, set[int](), 0
-        ample = (AMPLE,) * len(self._largest)
-        known: tuple[int, ...] = ()
-        while known != (
-            known := (len(found), len(asking), len(self._begins), len(self._machine.frames))
-        ):
-            queue = [*found][met:]
-            while queue:
-                begins = np.array([self._runs.begin(state, ample) for state in queue])
-                self._runs.find(begins)
-                after = np.unique(self._runs.table[begins])
-                met = len(found)
-                for place in after[after >= 0].tolist():
-                    if self._runs.asks[place]:
-                        asking.add(self._runs.places[place][0])
-                    else:
-                        found[self._runs.places[place][0]] = None
-                queue = [*itertools.islice(found, met, None)]
-                if len(found) > MOST_PLACES:
-                    raise AmbiguousError
-            met = len(found)
-            asking |= self._answer(asking)
-            found |= dict.fromkeys(sorted(self._resumed()))
+        found, answers = {self._machine.start: None}, self._answers
+        queue, ample = [*found], (AMPLE,) * len(self._largest)
+        while queue:
+            begins = np.array([self._runs.begin(state, ample) for state in queue])
+            self._runs.find(begins)
+            after = np.unique(self._runs.table[begins])
+            after = after[after >= 0]
+            asks = self._runs.asks[after]
+            met = [self._runs.places[place][0] for place in after.tolist()]
+            answers.ask(itertools.compress(met, asks.tolist()))
+            met = [*itertools.compress(met, (~asks).tolist()), *sorted(answers.resumed)]
+            queue = [state for state in dict.fromkeys(met) if state not in found]
+            found |= dict.fromkeys(queue)
+            if len(found) > MOST_PLACES:
+                raise AmbiguousError
         return sorted(found)
-
-    def _answer(self, asking: Iterable[int]) -> set[int]:
-        """Gives frames to states that ask for one; the states that ask for another one then."""
-        machine, found = self._machine, set()
-        for key in itertools.product(sorted(asking), range(len(machine.frames))):
-            if key not in self._begins and machine.may_be_on(*key):
-                self._begins[key] = machine.resolved(*key)
-            then = self._begins.get(key)
-            if then is not None and machine.is_waiting(then):
-                found.add(then)
-        return found
 
     def _new_states(self) -> list[int]:
         """The states that have been met and not yet followed."""
         met = {one.state for one in self._outcomes}
-        return sorted((met | self._resumed()) - self._begun.states.keys())
-
-    def _resumed(self) -> set[int]:
-        """The states in which frames let what is left of tokens begin."""
-        found = (state for state in self._begins.values() if state is not None)
-        return {state for state in found if not self._machine.is_waiting(state)}
+        return sorted((met | self._answers.resumed) - self._begun.states.keys())
 
     def _follow(self, states: Sequence[int], into: _Followed) -> None:
         """Adds the outcomes of texts from states, with ample room and with all that matter."""
@@ -476,18 +506,19 @@ class _Tables:
 
         What is left may ask again, with less left; and there may be further frames then.
         """
-        machine, known = self._machine, -1
-        while known != (known := len(self._ways) + len(self._begins) + len(machine.frames)):
-            self._answer({state for state, _ in self._ways})
-            for found in sorted(self._resumed()):
+        machine, answers, known = self._machine, self._answers, -1
+        while known != (known := len(self._ways) + len(answers.begins) + len(machine.frames)):
+            answers.ask({state for state, _ in self._ways})
+            for found in sorted(answers.resumed):
                 self._outcomes.setdefault(Outcome(found), len(self._outcomes))
-            for (state, _), then in list(self._begins.items()):
-                if then is not None and machine.is_waiting(then):
-                    for other, rest in list(self._ways):
-                        if other == state:
-                            self._ways.setdefault((then, rest), len(self._ways))
+            queue = [*self._ways]
+            for state, rest in queue:  # which grows
+                for then in sorted(answers.passed.get(state, ())):
+                    if (then, rest) not in self._ways:
+                        self._ways[then, rest] = len(self._ways)
+                        queue.append((then, rest))
             self._rests = _Followed(Trie(rest for _, rest in self._ways), self._runs)
-            states = sorted(self._resumed())
+            states = sorted(answers.resumed)
             if self._rests.trie.texts and states:
                 self._follow(states, self._rests)
 
@@ -620,7 +651,7 @@ class _Tables:
         for frame, room in itertools.product(range(len(machine.frames)), list(_rooms(sizes))):
             row = np.full(len(ways), -1, np.int32)
             for state in sorted(set(asking.tolist())):
-                then = self._begins.get((state, frame))
+                then = self._answers.begins.get((state, frame))
                 here = asking == state
                 if then is None:
                     continue
