@@ -220,22 +220,26 @@ class _Sources:
     Args:
       source, target: int ``[E]``, the states that edges leave and lead to.
       count: the number of states.
+
+    Attributes:
+      source: int ``[E]``, by the states that edges lead to.
+      bounds: int ``[count + 1]``, where those of each state begin.
     """
 
     def __init__(self, source: np.ndarray, target: np.ndarray, count: int):
         order = np.argsort(target, kind="stable")
-        self._source = source[order]
-        self._bounds = np.searchsorted(target[order], np.arange(count + 1))
+        self.source = source[order]
+        self.bounds = np.searchsorted(target[order], np.arange(count + 1))
 
     def all_of(self, targets: np.ndarray) -> np.ndarray:
         """The different states that have an edge to some others."""
-        begin, end = self._bounds[targets], self._bounds[targets + 1]
+        begin, end = self.bounds[targets], self.bounds[targets + 1]
         if len(targets) <= _FEW:
             found = set[int]()
             for low, high in zip(begin.tolist(), end.tolist(), strict=True):
-                found.update(self._source[low:high].tolist())
+                found.update(self.source[low:high].tolist())
             return np.array(sorted(found), np.int64)
-        return np.unique(self._source[ranges(begin, end - begin)])
+        return np.unique(self.source[ranges(begin, end - begin)])
 
 
 def ranges(begin: np.ndarray, count: np.ndarray) -> np.ndarray:
@@ -293,13 +297,16 @@ def distances(accepting: np.ndarray, source: np.ndarray, target: np.ndarray) -> 
       [1, 0, -1]
     """
     before = _Sources(source, target, len(accepting))
-    found = np.where(accepting, 0, -1)
-    queue, count = np.flatnonzero(accepting), 0
-    while len(queue):
-        queue, count = before.all_of(queue), count + 1
-        queue = queue[found[queue] < 0]
-        found[queue] = count
-    return found
+    origin, bounds = before.source.tolist(), before.bounds.tolist()
+    queue = np.flatnonzero(accepting).tolist()
+    found = np.where(accepting, 0, -1).tolist()
+    for state in queue:  # which grows
+        further = found[state] + 1
+        for one in origin[bounds[state] : bounds[state + 1]]:
+            if found[one] < 0:
+                found[one] = further
+                queue.append(one)
+    return np.array(found, np.int64)
 
 
 def combined(

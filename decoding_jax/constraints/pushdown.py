@@ -109,6 +109,7 @@ class Machine:
         self._divided = functools.cache(self._divide)
         self._pushed = functools.cache(self._push)
         self._tail_calls = functools.cache(self._find_tail_calls)
+        self._order = functools.cache(_order)
         self.frames: list[Frames] = []
         self._frame_number: dict[Frames, int] = {}
         self.sets: list[frozenset[Member]] = []
@@ -159,7 +160,7 @@ class Machine:
 
         Bytes that may not follow the state, which does not wait, do -1.
         """
-        members = sorted(self.sets[state], key=_order)
+        members = sorted(self.sets[state], key=self._order)
         columns = [*zip(*(self._next[place] for place, _ in members), strict=True)]
         number: dict[tuple[int, ...], int] = {}
         found: list[Members] = []
@@ -168,7 +169,7 @@ class Machine:
             after = {(to, above) for to, (_, above) in both if to >= 0}
             if after:
                 number[targets] = len(found)
-                found.append(tuple(sorted(after, key=_order)) if len(after) > 1 else tuple(after))
+                found.append(tuple(sorted(after, key=self._order)))
         return found, [number.get(targets, -1) for targets in columns]
 
     def after(self, members: Members, room: Room) -> tuple[int, tuple[int, ...]] | None:

@@ -144,9 +144,9 @@ class Classes:
         self._single: list[np.ndarray] = []  # states, texts and codes, int [3, n]
 
     def add(
-        self, states: int, lists: Sequence[np.ndarray], shared: np.ndarray, single: np.ndarray
+        self, states: int, lists: Sequence[np.ndarray], shared: np.ndarray, *single: np.ndarray
     ) -> None:
-        """Adds a part of ``states`` states.
+        """Adds a part of ``states`` states, whose arrays become its own.
 
         Args:
           states: their number.
@@ -155,8 +155,11 @@ class Classes:
             is 0 or more, or below -1; int ``[3, n]``.
           single: a state, a text and its code, int ``[3, n]``; each pair is in one place alone.
         """
-        self._shared.append(shared + np.array([[self._states], [len(self._lists)], [0]]))
-        self._single.append(single + np.array([[self._states], [0], [0]]))
+        shared[1] += len(self._lists)
+        for pairs in (shared, *single):
+            pairs[0] += self._states
+        self._shared.append(shared)
+        self._single += single
         self._lists += lists
         self._states += states
 

@@ -394,24 +394,24 @@ class _Tables:
         if scarce:
             edges = self._with_less_room(edges, states, scarce, into.walk)
             rows += [(states[i], room) for i, room in scarce]
-        both = np.concatenate([edges.shared, edges.single], axis=1)
-        code = np.zeros(len(self._runs.places), np.int64)
-        for place in different(both[2], len(code)).tolist():
-            code[place] = self._code_at(place)
-        both[2] = code[both[2]]
-        shared, single = np.split(both, [edges.shared.shape[1]], axis=1)
-        single = np.concatenate([single, self._ways_of(edges.asking, into.walk.texts)], axis=1)
-        into.classes.add(len(rows), edges.lists, shared, single)
+        code = np.full(len(self._runs.places), -1)
+        for pairs in (edges.shared, edges.single):
+            for place in different(pairs[2], len(code)).tolist():
+                if code[place] < 0:
+                    code[place] = self._code_at(place)
+            pairs[2] = code[pairs[2]]
+        ways = self._ways_of(edges.asking, into.walk.texts)
+        into.classes.add(len(rows), edges.lists, edges.shared, edges.single, ways)
         into.add(rows)
 
     def _needed(self, edges: Edges, count: int) -> np.ndarray:
         """The room that the edges of each of some rows need, int ``[rows, K]``."""
         needs = self._runs.needs()
-        needed, any_need = np.zeros((count, needs.shape[1]), np.int64), np.any(needs, axis=1)
+        kinds, kind = distinct(needs)
+        is_met = np.zeros((count, len(kinds)), bool)
         for start, _, place, *_ in (edges.shared, edges.single, edges.asking):
-            some = np.flatnonzero(np.take(any_need, place))
-            np.maximum.at(needed, start[some], needs[place[some]])
-        return needed
+            is_met[start, kind[place]] = True
+        return np.where(is_met[..., None], needs[kinds], 0).max(axis=1, initial=0)
 
     def _with_less_room(
         self, edges: Edges, states: Sequence[int], scarce: Sequence[tuple[int, Room]], walk: Walk
