@@ -92,6 +92,7 @@ class Machine:
         if len(self.counted) > _MOST_COUNTED or self._counted & _may_be_empty(network):
             raise AmbiguousError
         self._next = network.table.tolist()
+        self._after, self._of_class = _told_apart(network.table)
         self._tails: defaultdict[int, set[int]] = defaultdict(set)  # what definitions end with
         for owner, calls in zip(network.owner, network.calls, strict=True):
             self._tails[owner] |= {other for other, after in calls if network.only_ends[after]}
@@ -155,12 +156,17 @@ class Machine:
         """Whether a waiting state with these definitions may be met with a frame on top."""
         return below <= frozenset().union(*map(self._tail_calls, self._above[frame]))
 
-    def choices(self, state: int) -> tuple[list[Members], list[int]]:
-        """What bytes lead to that do not do the same, and which of it each class of bytes does.
+    def choices(self, state: int) -> tuple[list[Members], np.ndarray]:
+        """What different bytes lead to, and which of it each byte does, int ``[256]``.
 
         Bytes that may not follow the state, which does not wait, do -1.
         """
         members = sorted(self.sets[state], key=self._order)
+        if len(members) == 1:
+            [(place, above)] = members
+            return [((to, above),) for to in self._after[place]], self._of_class[place][
+                self.byte_class
+            ]
         columns = [*zip(*(self._next[place] for place, _ in members), strict=True)]
         number: dict[tuple[int, ...], int] = {}
         found: list[Members] = []
@@ -170,7 +176,8 @@ class Machine:
             if after:
                 number[targets] = len(found)
                 found.append(tuple(sorted(after, key=self._order)))
-        return found, [number.get(targets, -1) for targets in columns]
+        of_class = np.array([number.get(targets, -1) for targets in columns])
+        return found, of_class[self.byte_class]
 
     def after(self, members: Members, room: Room) -> tuple[int, tuple[int, ...]] | None:
         """What a byte does that leads to some members.
@@ -482,6 +489,21 @@ class Machine:
         }
 
 
+def _told_apart(table: np.ndarray) -> tuple[list[list[int]], np.ndarray]:
+    """The different numbers of each row ``[n, k]``, and which of them each number is.
+
+    Numbers below 0 are left out; they are -1.
+    """
+    order = np.argsort(table, axis=1, kind="stable")
+    ordered = np.take_along_axis(table, order, axis=1)
+    is_new = ordered >= 0
+    is_new[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
+    number = np.empty_like(order)
+    np.put_along_axis(number, order, np.cumsum(is_new, axis=1) - 1, axis=1)
+    bounds = np.cumsum(is_new.sum(axis=1))[:-1]
+    return [part.tolist() for part in np.split(ordered[is_new], bounds)], number
+
+
 def _order(member: Member) -> tuple[int, list[tuple[list[int], int]]]:
     return member[0], [(sorted(opened), then) for opened, then in member[1]]
 
@@ -556,7 +578,7 @@ def _needs(
         least = {x for x in _least(found) if max(x, default=0) <= (network.max_depth or 1)}
         if least != needs.get(key, set()):
             needs[key] = least
-            queue += before[key]
+            queue += [one for one in before[key] if needs.get(one) != {none}]  # the least of all
     return needs
 
 

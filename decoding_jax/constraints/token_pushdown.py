@@ -174,7 +174,7 @@ class _Runs:
                     found.append(self._after(state, context, members))
                 else:
                     found.append(known[to] if to in known else self._numbered(to, context))
-            self.table[place] = np.array([*found, _DEAD])[column]
+            self.table[place] = np.array([*found, _DEAD]).take(column)
 
     def _find_slack(self, context: Context) -> Room:
         """The room that a byte may need without another context after it."""
@@ -189,13 +189,13 @@ class _Runs:
         It is what they lead to; the state after it, or -1 where that depends on the stack; and the
         room that it needs, if any.
         """
-        found, of_class = self.machine.choices(state)
+        found, of_byte = self.machine.choices(state)
         counts = self.machine.string(state) is not None
         plain = map(self._plain, found)
         moves = [
             (one, -1 if counts else to, need) for one, (to, need) in zip(found, plain, strict=True)
         ]
-        return moves, np.array(of_class)[self.byte_class]
+        return moves, of_byte
 
     def _find_plain(self, members: Members) -> tuple[int, Room | None]:
         """The state after what leads to some members, or -1, and the room that it needs."""

@@ -162,11 +162,11 @@ def random_grammar(rng):
 
 def bytes_after(machine, state, stack, depth):
     """What each byte leads to from a state of a machine and a stack, without those it does not."""
-    choices, of_class = machine.choices(state)
+    choices, of_byte = machine.choices(state)
     room, found = tuple(depth - n for n in machine.opens(stack)), {}
     least = machine.least_needed(state, choices)
     assert all(have >= n for have, n in zip(room, least, strict=True))
-    for byte, number in enumerate(np.array(of_class)[machine.byte_class].tolist()):
+    for byte, number in enumerate(of_byte.tolist()):
         after = machine.after(choices[number], room) if number >= 0 else None
         if after is not None:
             state, frames = after
