@@ -506,8 +506,8 @@ class _Tables:
 
         What is left may ask again, with less left; and there may be further frames then.
         """
-        machine, answers, known = self._machine, self._answers, -1
-        while known != (known := len(self._ways) + len(answers.begins) + len(machine.frames)):
+        machine, answers, known = self._machine, self._answers, (-1, -1)
+        while known != (len(self._ways), len(machine.frames)) or machine.grown:
             answers.ask({state for state, _ in self._ways})
             for found in sorted(answers.resumed):
                 self._outcomes.setdefault(Outcome(found), len(self._outcomes))
@@ -517,6 +517,7 @@ class _Tables:
                     if (then, rest) not in self._ways:
                         self._ways[then, rest] = len(self._ways)
                         queue.append((then, rest))
+            known = len(self._ways), len(machine.frames)
             self._rests = _Followed(Trie(rest for _, rest in self._ways), self._runs)
             states = sorted(answers.resumed)
             if self._rests.trie.texts and states:
