@@ -128,6 +128,11 @@ class Code(NamedTuple):
     used: int
 
 
+_Move = tuple[Members, int, tuple[int, ...], Room | None]
+"""What a byte leads to; the state after it, or -1 where that depends on the stack or on a string;
+the frames that it pushes; and the room that it needs, if any."""
+
+
 class _Runs:
     """What bytes do one after another, from the stack that they meet: the steps of a ``Walk``.
 
@@ -169,9 +174,11 @@ class _Runs:
             state, context = self.places[place]
             moves, column = self._moves(state)
             known, slack, found = self._number[context], self._slack(context), []
-            for members, to, need in moves:
+            for members, to, frames, need in moves:
                 if to < 0 or (need and not all(map(int.__le__, need, slack))):
                     found.append(self._after(state, context, members))
+                elif frames:
+                    found.append(self._numbered(to, Context(frames + context[0], *context[1:])))
                 else:
                     found.append(known[to] if to in known else self._numbered(to, context))
             self.table[place] = np.array([*found, _DEAD]).take(column)
@@ -183,29 +190,24 @@ class _Runs:
         within = map(min, room, needed) if AMPLE in room else room
         return tuple(map(int.__sub__, within, opened))
 
-    def _find_moves(self, state: int) -> tuple[list[tuple[Members, int, Room | None]], np.ndarray]:
-        """What bytes do to a state, and which of it each byte does, or -1.
-
-        It is what they lead to; the state after it, or -1 where that depends on the stack; and the
-        room that it needs, if any.
-        """
+    def _find_moves(self, state: int) -> tuple[list[_Move], np.ndarray]:
+        """What bytes do to a state, and which of it each byte does, or -1."""
         found, of_byte = self.machine.choices(state)
-        counts = self.machine.string(state) is not None
-        plain = map(self._plain, found)
-        moves = [
-            (one, -1 if counts else to, need) for one, (to, need) in zip(found, plain, strict=True)
-        ]
-        return moves, of_byte
+        if self.machine.string(state) is not None:
+            return [(one, -1, (), None) for one in found], of_byte
+        return [(one, *self._plain(one)) for one in found], of_byte
 
-    def _find_plain(self, members: Members) -> tuple[int, Room | None]:
-        """The state after what leads to some members, or -1, and the room that it needs."""
+    def _find_plain(self, members: Members) -> tuple[int, tuple[int, ...], Room | None]:
+        """What is known of a byte that leads to some members, as a ``_Move`` has it."""
         machine = self.machine
         one = machine.after_one(members)
         if one is not None and not machine.is_waiting(one):
-            return one, None
+            return one, (), None
         after, need = machine.after(members, self._ample), machine.needed(members)
-        is_plain = after is not None and not after[1] and not machine.is_waiting(after[0])
-        return after[0] if after and is_plain else -1, need if any(need) else None
+        needs = need if any(need) else None
+        if after is None or machine.is_waiting(after[0]):
+            return -1, (), needs
+        return *after, needs
 
     def _after(self, state: int, context: Context, members: Members) -> int:
         pushed, room, needed, used, count = context
@@ -480,11 +482,14 @@ class _Tables:
         for one in different(place, len(self._runs.places)).tolist():
             state, context = self._runs.places[one]
             both[:, one] = state, context.used
-        key = np.stack([*both[:, place], text, depth])
+        first, rest = distinct(np.stack([text, depth], axis=1))
+        rests = [texts[i][n:] for i, n in np.stack([text, depth])[:, first].T.tolist()]
+        each = {one: i for i, one in enumerate(dict.fromkeys(rests))}
+        key = np.stack([*both[:, place], np.array([each[one] for one in rests], np.int64)[rest]])
         first, index = distinct(key.T)
-        codes = []
-        for state, used, one, since in key[:, first].T.tolist():
-            way = self._ways.setdefault((state, texts[one][since:]), len(self._ways))
+        codes, rests = [], [*each]
+        for state, used, one in key[:, first].T.tolist():
+            way = self._ways.setdefault((state, rests[one]), len(self._ways))
             codes.append(self._numbered(Code(-2 - way, used, used)))
         return np.stack([start, text, np.array(codes, np.int64)[index]])
 
@@ -617,8 +622,9 @@ class _Tables:
         self, way_of: np.ndarray
     ) -> tuple[list[Code], list[tuple[np.ndarray, np.ndarray]]]:
         """Codes, the last of which is none; and ``Classes.finished`` of each part, with these."""
+        ways = way_of.tolist()
         codes = [
-            code._replace(entry=-2 - way_of.item(-2 - code.entry)) if code.entry <= -2 else code
+            Code(-2 - ways[-2 - code.entry], *code[1:]) if code.entry <= -2 else code
             for code in self._codes
         ]
         number = {code: i for i, code in enumerate(dict.fromkeys(codes))}
@@ -629,11 +635,11 @@ class _Tables:
     def _rows_of_rooms(self, part: _Followed, sizes: Room) -> np.ndarray:
         """The row of each state of a part with each room, int ``[states, rooms]``."""
         rooms = sorted((_number(room, sizes), room) for room in _rooms(sizes))
+        kept = functools.cache(lambda *both: [_kept(room, *both) for _, room in rooms])
         place = {one: i for i, one in enumerate(part.rows)}
         found = np.zeros((len(part.states), len(rooms)), np.int64)
         for to, (state, need) in zip(found, part.states.items(), strict=True):
-            least = self._runs.least_room(state)
-            to[:] = [place[state, _kept(room, least, need)] for _, room in rooms]
+            to[:] = [place[state, room] for room in kept(self._runs.least_room(state), need)]
         return found
 
     def _frames(self, sizes: Room) -> tuple[np.ndarray, np.ndarray]:
