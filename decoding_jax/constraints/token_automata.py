@@ -169,7 +169,7 @@ class Classes:
         Args:
           renamed: what codes are taken for, if not for themselves.
         """
-        single = np.concatenate([np.zeros((3, 0), np.int64), *self._single], axis=1)
+        single = np.concatenate([np.zeros((3, 0), np.int32), *self._single], axis=1)
         if renamed is not None:
             single[2] = renamed[single[2]]
         by_list = [*self._by_list(renamed)]
@@ -208,7 +208,7 @@ class Classes:
 
     def _by_list(self, renamed: np.ndarray | None) -> Iterator[_OfList]:
         """Lists of texts, with states and codes."""
-        state, number, code = np.concatenate([np.zeros((3, 0), np.int64), *self._shared], axis=1)
+        state, number, code = np.concatenate([np.zeros((3, 0), np.int32), *self._shared], axis=1)
         code = code if renamed is None else renamed[code]
         order = np.argsort(number, kind="stable")
         bounds = np.searchsorted(number[order], np.arange(len(self._lists) + 1)).tolist()

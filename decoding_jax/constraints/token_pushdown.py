@@ -491,7 +491,7 @@ class _Tables:
         for state, used, one in key[:, first].T.tolist():
             way = self._ways.setdefault((state, rests[one]), len(self._ways))
             codes.append(self._numbered(Code(-2 - way, used, used)))
-        return np.stack([start, text, np.array(codes, np.int64)[index]])
+        return np.stack([start, text, np.array(codes, np.int32)[index]])
 
     def _code_at(self, place: int) -> int:
         state, (pushed, _, _, used, count) = self._runs.places[place]

@@ -263,7 +263,8 @@ class Walk:
         self._asking: list[np.ndarray] = []
         self._sets: dict[int, tuple[NodeSet, list[np.ndarray]]] = {}
         self._alone: list[np.ndarray] = []  # starts, nodes and places, int [3, n]
-        number = np.arange(len(starts))
+        # Most edges are of single texts, and there may be millions: they are of 32 bits.
+        starts, number = starts.astype(np.int32), np.arange(len(starts), dtype=np.int32)
         self._steps.find(starts)
         live = (self._steps.table[starts] >= 0).sum(axis=1) > _WIDE
         self._put(self._trie.alone(0), number[live], starts[live])
@@ -389,4 +390,4 @@ class Walk:
 
 
 def _joined(parts: list[np.ndarray], size: int) -> np.ndarray:
-    return np.concatenate(parts, axis=1) if parts else np.zeros((size, 0), np.int64)
+    return np.concatenate(parts, axis=1) if parts else np.zeros((size, 0), np.int32)
