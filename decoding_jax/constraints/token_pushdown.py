@@ -128,9 +128,9 @@ class Code(NamedTuple):
     used: int
 
 
-_Move = tuple[Members, int, tuple[int, ...], Room | None]
-"""What a byte leads to; the state after it, or -1 where that depends on the stack or on a string;
-the frames that it pushes; and the room that it needs, if any."""
+_Move = tuple[Members, int, tuple[int, ...] | None, Room | None]
+"""What a byte leads to; the state after it, or -1 where that depends on more; the frames that it
+pushes, or None if it asks for the one on top; and the room that it needs, if any."""
 
 
 class _Runs:
@@ -153,6 +153,7 @@ class _Runs:
         self.least_room = functools.cache(self._find_least)
         self._opens = functools.cache(machine.opens)
         self._slack = functools.cache(self._find_slack)
+        self._needing = functools.cache(self._find_needing)
 
     def begin(self, state: int, room: Room) -> int:
         """The place before the first byte."""
@@ -173,14 +174,17 @@ class _Runs:
         for place in np.unique(unknown).tolist() if len(unknown) else ():
             state, context = self.places[place]
             moves, column = self._moves(state)
-            known, slack, found = self._number[context], self._slack(context), []
+            slack, found = self._slack(context), []
             for members, to, frames, need in moves:
-                if to < 0 or (need and not all(map(int.__le__, need, slack))):
+                is_known = not need or all(map(int.__le__, need, slack))
+                then = context if is_known else self._needing(context, need)
+                if to < 0 or then is None or (frames is None and context.pushed):
                     found.append(self._after(state, context, members))
-                elif frames:
-                    found.append(self._numbered(to, Context(frames + context[0], *context[1:])))
                 else:
-                    found.append(known[to] if to in known else self._numbered(to, context))
+                    if frames:
+                        then = Context(frames + then[0], *then[1:])
+                    known = self._number[then]
+                    found.append(known[to] if to in known else self._numbered(to, then))
             self.table[place] = np.array([*found, _DEAD]).take(column)
 
     def _find_slack(self, context: Context) -> Room:
@@ -190,6 +194,14 @@ class _Runs:
         within = map(min, room, needed) if AMPLE in room else room
         return tuple(map(int.__sub__, within, opened))
 
+    def _find_needing(self, context: Context, need: Room) -> Context | None:
+        """A context after a byte that needs more room than that has slack; None if it has less."""
+        opened = self._opens(context.pushed)
+        whole = tuple(map(int.__add__, need, opened))
+        if not all(map(int.__le__, whole, context.room)):
+            return None
+        return context._replace(needed=tuple(map(max, context.needed, whole)))
+
     def _find_moves(self, state: int) -> tuple[list[_Move], np.ndarray]:
         """What bytes do to a state, and which of it each byte does, or -1."""
         found, of_byte = self.machine.choices(state)
@@ -197,17 +209,20 @@ class _Runs:
             return [(one, -1, (), None) for one in found], of_byte
         return [(one, *self._plain(one)) for one in found], of_byte
 
-    def _find_plain(self, members: Members) -> tuple[int, tuple[int, ...], Room | None]:
+    def _find_plain(self, members: Members) -> tuple[int, tuple[int, ...] | None, Room | None]:
         """What is known of a byte that leads to some members, as a ``_Move`` has it."""
         machine = self.machine
         one = machine.after_one(members)
-        if one is not None and not machine.is_waiting(one):
-            return one, (), None
+        if one is not None:
+            return one, None if machine.is_waiting(one) else (), None
         after, need = machine.after(members, self._ample), machine.needed(members)
+        if after is None:
+            return -1, (), None
+        to, frames = after
         needs = need if any(need) else None
-        if after is None or machine.is_waiting(after[0]):
-            return -1, (), needs
-        return *after, needs
+        if machine.is_waiting(to):
+            return (-1, (), needs) if frames else (to, None, needs)
+        return to, frames, needs
 
     def _after(self, state: int, context: Context, members: Members) -> int:
         pushed, room, needed, used, count = context
