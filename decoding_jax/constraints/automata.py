@@ -284,6 +284,23 @@ def distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return first[order], rank[index.ravel()]
 
 
+def first_alike(rows: np.ndarray) -> np.ndarray:
+    """The first column with the same number, in each row ``[n, k]``.
+
+    Example:
+      >>> first_alike(np.array([[5, 6, 5, 6]])).tolist()
+      [[0, 1, 0, 1]]
+    """
+    order = np.argsort(rows, axis=1, kind="stable")
+    ordered = np.take_along_axis(rows, order, axis=1)
+    is_new = np.ones(rows.shape, bool)
+    is_new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    begin = np.maximum.accumulate(np.where(is_new, np.arange(rows.shape[1]), 0), axis=1)
+    found = np.empty_like(order)
+    np.put_along_axis(found, order, np.take_along_axis(order, begin, axis=1), axis=1)
+    return found
+
+
 def distances(accepting: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:
     """How many edges lead from each state to an accepting one at least; -1 where none do.
 

@@ -38,6 +38,7 @@ from typing import Any
 
 import numpy as np
 
+from decoding_jax.constraints.automata import first_alike
 from decoding_jax.constraints.counted import Counted, Place
 from decoding_jax.constraints.definitions import Network
 
@@ -494,14 +495,12 @@ def _told_apart(table: np.ndarray) -> tuple[list[list[int]], np.ndarray]:
 
     Numbers below 0 are left out; they are -1.
     """
-    order = np.argsort(table, axis=1, kind="stable")
-    ordered = np.take_along_axis(table, order, axis=1)
-    is_new = ordered >= 0
-    is_new[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
-    number = np.empty_like(order)
-    np.put_along_axis(number, order, np.cumsum(is_new, axis=1) - 1, axis=1)
-    bounds = np.cumsum(is_new.sum(axis=1))[:-1]
-    return [part.tolist() for part in np.split(ordered[is_new], bounds)], number
+    first = first_alike(table)
+    is_first = (first == np.arange(table.shape[1])) & (table >= 0)
+    number = np.take_along_axis(np.cumsum(is_first, axis=1) - 1, first, axis=1)
+    bounds = np.cumsum(is_first.sum(axis=1))[:-1]
+    each = [part.tolist() for part in np.split(table[is_first], bounds)]
+    return each, np.where(table < 0, -1, number)
 
 
 def _order(member: Member) -> tuple[int, list[tuple[list[int], int]]]:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from decoding_jax.constraints.automata import ranges
+from decoding_jax.constraints.automata import first_alike, ranges
 
 _FEW = 64  # texts, which are followed one by one
 _WIDE = 8  # bytes that may follow a place, from which texts are followed as sets
@@ -334,14 +334,7 @@ class Walk:
         new = np.unique(places[self._kind[places] < 0])
         if len(new):
             rows = self._steps.table[new][:, self._first]
-            order = np.argsort(rows, axis=1, kind="stable")
-            ordered = np.take_along_axis(rows, order, axis=1)
-            changed = np.ones(rows.shape, bool)
-            changed[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-            begin = np.maximum.accumulate(np.where(changed, np.arange(rows.shape[1]), 0), 1)
-            blocks = np.empty_like(rows)  # the first class of bytes that does the same
-            last = np.take_along_axis(order, begin, 1).astype(np.int32)
-            np.put_along_axis(blocks, order, last, 1)
+            blocks = first_alike(rows).astype(np.int32)  # of classes of bytes
             blocks[rows < 0] = -1
             blocks[rows == new[:, None]] = -2
             for one, row in zip(new.tolist(), blocks, strict=True):
