@@ -384,7 +384,7 @@ class _Writer:
         A state is the number of the next named property, or the set of those that there are where
         they may be in any order; how many properties there are for the least number of them, and
         how many for the largest. Others may have equal names, so that they count once for the least
-        number.
+        number: one that has been counted is as if there were another named property.
         """
         if any(self.schemas.is_empty(one.goal(name)) for name in one.required):
             return NOTHING
@@ -441,9 +441,11 @@ class _Writer:
                     skipped = i + 1, least, most
                     net.skip(before[place], before.setdefault(skipped, net.state()))
                 continue
+            has_other = i > size if in_order else bool(i >> size)
+            then = i if least == low else size + 1 if in_order else i | 1 << size
             for names, goal in unnamed:
                 key = _key(names, self._style.any_escapes)
-                put(place, key, goal, i, least == min(low, size))
+                put(place, key, goal, then, not has_other)
         return texts.made()
 
 

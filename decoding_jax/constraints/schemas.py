@@ -431,7 +431,7 @@ class Schemas:
             for name, inner in given.get(keyword, {}).items():
                 place = f"{keyword}.{name}"
                 if isinstance(inner, list) and _are_names(inner) and keyword[-7:] != "Schemas":
-                    then = Form(objects=(Objects(required=(name, *inner)),))
+                    then = Form(objects=(Objects(required=(*dict.fromkeys((name, *inner)),)),))
                 elif keyword == "dependentRequired":
                     raise fields.error(f"{part.place}.{place}", "a list of names", inner)
                 else:

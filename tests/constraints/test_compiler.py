@@ -353,6 +353,21 @@ TRAPS = [
         ['{"a": 2}', '{"a": 3}'],
         ['{"a": 4}', '{"a": 1}', "{}"],
     ),
+    (
+        {
+            "type": "object",
+            "minProperties": 2,
+            "additionalProperties": {"type": "integer"},
+            "properties": {"a": {"const": 1}, "b": {"const": 1}},
+        },
+        ['{"b": 1, "c": 1}', '{"a": 1, "b": 1}', '{"a": 1, "c": 1, "d": 2}'],
+        ['{"c": 1, "c": 2}', '{"c": 1}', '{"a": 1}', "{}"],
+    ),
+    (
+        {"type": "object", "dependentRequired": {"a": ["a"]}, "additionalProperties": {"const": 1}},
+        ['{"a": 1}', '{"b": 1}', "{}"],
+        ['{"a": 1, "a": 1}'],
+    ),
     ({"not": {"type": "object"}, "type": ["object", "boolean"]}, ["true"], ["{}"]),
     (
         {
