@@ -104,9 +104,9 @@ def without_collections() -> Iterator[None]:
 
 @contextlib.contextmanager
 def forgotten(one: T) -> Iterator[T]:
-    """An object that forgets all that it has in the end, and is of no use any more.
+    """An object whose attributes are cleared in the end, after which it is of no use.
 
-    Its caches refer to it, so that only the search for cycles would free it, with much to look at.
+    Its caches refer to it, so that only a search for cycles would free it, with much to look at.
     """
     try:
         yield one
@@ -263,7 +263,7 @@ def distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
       [[0, 1], [0, 1, 0]]
     """
     width = rows.shape[1]
-    # Unlike a product of matrices, this makes no copy of another dtype.
+    # Unlike a product of matrices, this makes no int64 copy of the rows.
     mixed = np.einsum("ij,j->i", rows, _multipliers(width)) if width else np.zeros(len(rows))
     if len(rows) > _MANY_ROWS:
         # A place in a table for each row, by its sum. It is the row's alone, or they are sorted.

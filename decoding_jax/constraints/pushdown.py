@@ -80,7 +80,7 @@ class Machine:
       counted: the definitions whose frames are counted. The number of open ones of any other
         definition never exceeds that of one of these.
       frames: the frames that have been pushed, by number.
-      grown: those of them that more definitions have been on since this was cleared.
+      grown: those that have been found below further definitions since this was cleared.
       start: the state before the first byte, whose common stack is empty.
       has_texts: whether some text ends within the depth.
     """
@@ -93,7 +93,7 @@ class Machine:
         if len(self.counted) > _MOST_COUNTED or self._counted & _may_be_empty(network):
             raise AmbiguousError
         self._next = network.table.tolist()
-        self._after, self._of_class = _told_apart(network.table)
+        self._targets, self._target_of_class = _told_apart(network.table)
         self._tails: defaultdict[int, set[int]] = defaultdict(set)  # what definitions end with
         for owner, calls in zip(network.owner, network.calls, strict=True):
             self._tails[owner] |= {other for other, after in calls if network.only_ends[after]}
@@ -165,9 +165,8 @@ class Machine:
         members = sorted(self.sets[state], key=self._order)
         if len(members) == 1:
             [(place, above)] = members
-            return [((to, above),) for to in self._after[place]], self._of_class[place][
-                self.byte_class
-            ]
+            alone: list[Members] = [((to, above),) for to in self._targets[place]]
+            return alone, self._target_of_class[place][self.byte_class]
         columns = [*zip(*(self._next[place] for place, _ in members), strict=True)]
         number: dict[tuple[int, ...], int] = {}
         found: list[Members] = []
@@ -493,7 +492,7 @@ class Machine:
 def _told_apart(table: np.ndarray) -> tuple[list[list[int]], np.ndarray]:
     """The different numbers of each row ``[n, k]``, and which of them each number is.
 
-    Numbers below 0 are left out; they are -1.
+    Numbers below 0 are left out of the first, and -1 in the second.
     """
     first = first_alike(table)
     is_first = (first == np.arange(table.shape[1])) & (table >= 0)
@@ -577,7 +576,7 @@ def _needs(
         least = {x for x in _least(found) if max(x, default=0) <= (network.max_depth or 1)}
         if least != needs.get(key, set()):
             needs[key] = least
-            queue += [one for one in before[key] if needs.get(one) != {none}]  # the least of all
+            queue += [one for one in before[key] if needs.get(one) != {none}]  # the least there is
     return needs
 
 

@@ -112,7 +112,7 @@ def _pruned(
     Returns:
       The table; the number of each state in it; and whether any start leads to a final state.
     """
-    # One edge for each pair of states: rows are sorted in a fraction of the time of pairs.
+    # One edge for each pair of states: sorting rows takes a fraction of the time of sorting pairs.
     ordered = np.sort(table, axis=1)
     is_new = ordered >= 0
     is_new[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
@@ -146,7 +146,7 @@ class Classes:
     def add(
         self, states: int, lists: Sequence[np.ndarray], shared: np.ndarray, *single: np.ndarray
     ) -> None:
-        """Adds a part of ``states`` states, whose arrays become its own.
+        """Adds a part of ``states`` states, whose arrays of int become its own, and change.
 
         Args:
           states: their number.

@@ -188,14 +188,14 @@ class _Runs:
             self.table[place] = np.array([*found, _DEAD]).take(column)
 
     def _find_slack(self, context: Context) -> Room:
-        """The room that a byte may need without another context after it."""
+        """The room that a byte may need and leave the context as it is."""
         pushed, room, needed, _, _ = context
         opened = self._opens(pushed)
         within = map(min, room, needed) if AMPLE in room else room
         return tuple(map(int.__sub__, within, opened))
 
     def _find_needing(self, context: Context, need: Room) -> Context | None:
-        """A context after a byte that needs more room than that has slack; None if it has less."""
+        """The context after a byte that needs more room than the slack; None without that room."""
         opened = self._opens(context.pushed)
         whole = tuple(map(int.__add__, need, opened))
         if not all(map(int.__le__, whole, context.room)):
@@ -273,7 +273,7 @@ class _Answers:
     Attributes:
       begins: the state after each state and each frame that it may be given; None if there is none.
       resumed: those that do not ask again, which let what is left of tokens begin.
-      passed: those that ask for the next frame, by the state that has asked before.
+      passed: those that ask for the next frame, by the state that asked first.
     """
 
     def __init__(self, machine: Machine):
@@ -286,7 +286,10 @@ class _Answers:
         self._alike: dict[frozenset[int], tuple[list[int], dict[int, None]]] = {}
 
     def ask(self, states: Iterable[int]) -> None:
-        """Gives all frames to some states, and to those that ask again then; new ones to others."""
+        """Gives frames that may be on top to states, and to those that ask again then.
+
+        States that have asked before are given the frames that are new.
+        """
         machine, grown, queue = self._machine, sorted(self._machine.grown), sorted(states)
         machine.grown.clear()
         for below, (asking, frames) in self._alike.items():
@@ -428,7 +431,10 @@ class _Tables:
         is_met = np.zeros((count, len(kinds)), bool)
         for start, _, place, *_ in (edges.shared, edges.single, edges.asking):
             is_met[start, kind[place]] = True
-        return np.where(is_met[..., None], needs[kinds], 0).max(axis=1, initial=0)
+        needed = np.zeros((count, needs.shape[1]), np.int64)
+        for met, need in zip(is_met.T, needs[kinds], strict=True):
+            needed[met] = np.maximum(needed[met], need)
+        return needed
 
     def _with_less_room(
         self, edges: Edges, states: Sequence[int], scarce: Sequence[tuple[int, Room]], walk: Walk
@@ -526,10 +532,12 @@ class _Tables:
 
         What is left may ask again, with less left; and there may be further frames then.
         """
-        machine, answers, known = self._machine, self._answers, (-1, -1)
-        while known != (len(self._ways), len(machine.frames)) or machine.grown:
+        machine, answers, known = self._machine, self._answers, -1
+        # At the end the states of all ways have been asked, with all frames.
+        while known != len(self._ways) or machine.grown:
             answers.ask({state for state, _ in self._ways})
-            for found in sorted(answers.resumed):
+            states = sorted(answers.resumed)
+            for found in states:
                 self._outcomes.setdefault(Outcome(found), len(self._outcomes))
             queue = [*self._ways]
             for state, rest in queue:  # which grows
@@ -537,9 +545,8 @@ class _Tables:
                     if (then, rest) not in self._ways:
                         self._ways[then, rest] = len(self._ways)
                         queue.append((then, rest))
-            known = len(self._ways), len(machine.frames)
+            known = len(self._ways)
             self._rests = _Followed(Trie(rest for _, rest in self._ways), self._runs)
-            states = sorted(answers.resumed)
             if self._rests.trie.texts and states:
                 self._follow(states, self._rests)
 
@@ -636,7 +643,10 @@ class _Tables:
     def _classes_of_tokens(
         self, way_of: np.ndarray
     ) -> tuple[list[Code], list[tuple[np.ndarray, np.ndarray]]]:
-        """Codes, the last of which is none; and ``Classes.finished`` of each part, with these."""
+        """The different codes, now that ways are merged, and that of none at the end.
+
+        Also what ``Classes.finished`` gives for each part, with the numbers of these.
+        """
         ways = way_of.tolist()
         codes = [
             Code(-2 - ways[-2 - code.entry], *code[1:]) if code.entry <= -2 else code
@@ -716,7 +726,7 @@ def _look_up(
 ) -> None:
     """Sets ``found`` to the entries of some columns of codes, a few rows at a time.
 
-    They stay in the cache of the processor, which large arrays between would not.
+    So few stay in the cache of the processor, which an array of all of them between would not.
     """
     step = max(1, _CACHED // len(columns))
     for i in range(0, len(codes), step):

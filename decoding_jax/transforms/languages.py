@@ -303,7 +303,7 @@ class CompressedAutomaton:
           token_class: int ``[V']``, the class of each token.
         """
         allowed = table >= 0
-        as_bytes = np.packbits(allowed, axis=1)
+        as_bytes = np.ascontiguousarray(np.packbits(allowed, axis=1))
         as_one = as_bytes.view(np.dtype((np.void, as_bytes.shape[1]))).ravel()
         _, first, row = np.unique(as_one, return_index=True, return_inverse=True)
         count = 1 << (len(first) - 1).bit_length()  # so that few programs are compiled

@@ -19,6 +19,7 @@ from languages import PATTERNS, SCHEMAS, TOKENIZERS, Pieces, tables, walk
 
 from decoding_jax import constraints
 from decoding_jax.constraints import automata, definitions, json_texts, token_automata, tries
+from decoding_jax.transforms import CompressedAutomaton
 
 
 def accepted(made, tokens):
@@ -337,6 +338,16 @@ def test_bad_arguments_get_one_line(make, words):
     with pytest.raises(ValueError, match=re.escape(words)) as caught:
         make(Pieces(["a", "b"]))
     assert "\n" not in str(caught.value)
+
+
+def test_tables_of_classes_may_lie_in_memory_in_any_order():
+    table = np.random.default_rng(0).integers(-1, 5, (30, 20)).astype(np.int32)
+    by_rows, by_columns = (
+        CompressedAutomaton.of_classes(one, np.arange(50) % 20)
+        for one in (table, np.asfortranarray(table))
+    )
+    np.testing.assert_array_equal(by_rows.row, by_columns.row)
+    np.testing.assert_array_equal(by_rows.bits, by_columns.bits)
 
 
 def test_texts_of_a_trie_are_followed_from_all_states(monkeypatch):
