@@ -328,10 +328,10 @@ class Walks:
 def is_left_out(schema, text):
     """Whether the page names a reason for which a text of a valid value may be refused."""
     words, keys = {"patternProperties", "propertyNames", "additionalProperties"}, {*keys_of(schema)}
-    # What is excluded for a property without a name; what two of these are counted for; exponents.
+    # What is excluded for a property without a name, and objects with two of these for a count.
     is_excluded = {"not", "oneOf", "if"} & keys and words & keys and "{" in text
-    is_counted = re.search('"minProperties": [2-9]', json.dumps(schema)) and '", "' not in text
-    return bool(is_excluded or (is_counted and "{" in text) or "1e-07" in text)
+    is_counted = re.search('"minProperties": [2-9]', json.dumps(schema)) and text.count('": ') > 1
+    return bool(is_excluded or is_counted) or "1e-07" in text  # an exponent
 
 
 def keys_of(schema):
