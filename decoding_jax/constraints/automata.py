@@ -143,7 +143,7 @@ def reduced(table: np.ndarray, starts: np.ndarray, accepting: np.ndarray) -> Aut
         table, starts = np.full((len(table), 1), -1, np.int32), np.zeros(1, np.int64)
     columns, place = distinct(table.T)
     small = table[:, columns]
-    source, target = _edges(small)
+    source, target = ends_of_edges(small)
     distance = distances(accepting, source, target)
     useful = distance >= 0
     begins = np.zeros(len(table), bool)
@@ -170,7 +170,7 @@ def _equal_states(table: np.ndarray, accepting: np.ndarray, distance: np.ndarray
     length, ``distance``. Most states are alone with theirs. Where a class is divided, its largest
     part keeps the number, and only states that lead to the other parts are looked at again.
     """
-    before = _Sources(*_edges(table), len(table))
+    before = _Sources(*ends_of_edges(table), len(table))
     alike = distinct(np.column_stack([accepting, distance, distinct(table >= 0)[1]]))[1]
     state = np.append(alike, -1)  # -1, no state, is the last entry
     sizes, count = np.bincount(alike, minlength=len(table) + 1), int(alike.max()) + 1
@@ -206,7 +206,7 @@ def _equal_states(table: np.ndarray, accepting: np.ndarray, distance: np.ndarray
     return state[:-1]
 
 
-def _edges(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def ends_of_edges(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The states that edges leave and lead to: one edge for neighbouring columns with one end."""
     begins = table >= 0
     begins[:, 1:] &= table[:, 1:] != table[:, :-1]

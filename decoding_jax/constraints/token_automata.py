@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from decoding_jax.batches.widths import round_up
-from decoding_jax.constraints.automata import Automaton, distances, distinct
+from decoding_jax.constraints.automata import Automaton, distances, distinct, ends_of_edges
 from decoding_jax.constraints.tries import Trie, Walk
 from decoding_jax.text.token_texts import TokenTexts
 from decoding_jax.transforms import CompressedAutomaton, PrefixAllowedTokens
@@ -113,10 +113,7 @@ def _pruned(
       The table; the number of each state in it; and whether any start leads to a final state.
     """
     # One edge for each pair of states: sorting rows takes a fraction of the time of sorting pairs.
-    ordered = np.sort(table, axis=1)
-    is_new = ordered >= 0
-    is_new[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
-    edges = np.nonzero(is_new)[0], ordered[is_new]
+    edges = ends_of_edges(np.sort(table, axis=1))
     begins = np.zeros(len(table), bool)
     begins[list(starts)] = True
     useful = distances(final, *edges) >= 0
